@@ -35,8 +35,7 @@ class Donation:
     """Numbers of donated argument arrays of an executable, by what XLA did with their memory.
 
     Attributes:
-      requested: arrays that the caller donated.
-      aliased: donated arrays whose memory an output takes over.
+      requested: arrays that the caller donated. aliased: those whose memory an output takes over.
       unaliased: donated arrays that no output fits; XLA may reuse them for temporaries only.
       dropped: donated arrays that XLA ignored, such as unused arguments; not reused.
       aliased_bytes: bytes of the outputs that lie in donated memory.
@@ -91,8 +90,8 @@ def _stats(compiled: jax.stages.Compiled) -> Any:
     """Returns `compiled.memory_analysis()`, computed once for each executable; None without one."""
     if compiled not in _STATS:
         stats = compiled.memory_analysis()  # an error is not cached
-        _STATS[compiled] = found = Future()
-        found.set_result(stats)
+        _STATS[compiled] = future = Future()
+        future.set_result(stats)
     return _STATS[compiled].result()
 
 
@@ -105,7 +104,6 @@ class _Account(NamedTuple):
 
 def _account(compiled: jax.stages.Compiled) -> _Account | None:
     """Returns the bytes that XLA assigns to an executable; None without a memory analysis.
-
     A TPU's come from its buffer assignment, where that is given: libtpu's memory analysis counts
     the padding of temporaries twice (0.0.50), or leaves out those of some programs (0.0.52).
     """
@@ -139,13 +137,13 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def temporary_bytes(compiled: jax.stages.Compiled) -> int:
-    """Bytes of XLA's temporary buffers, which depend on the schedule; 0 if not reported."""
+    """Returns the bytes of XLA's temporaries, which depend on the schedule; 0 if not reported."""
     account = _account(compiled)
     return 0 if account is None else account.temporaries
 
 
 def host_bytes(compiled: jax.stages.Compiled) -> int:
-    """Bytes in host memory: arguments + outputs - aliases + temporaries; 0 if not reported."""
+    """Sums the bytes in host memory: arguments + outputs - aliases + temporaries; 0 if unknown."""
     stats = _stats(compiled)
     if stats is None:
         return 0
@@ -154,7 +152,7 @@ def host_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def output_bytes(compiled: jax.stages.Compiled) -> int:
-    """Bytes of an executable's outputs, those in donated memory included; 0 if not reported."""
+    """Returns the bytes of an executable's outputs, also in donated memory; 0 if not reported."""
     stats = _stats(compiled)
     return 0 if stats is None else stats.output_size_in_bytes
 
@@ -168,10 +166,7 @@ def scratch_peak(module: Module, *, with_results: bool = True) -> int:
     """Returns the most bytes of values that are live at once when a module runs by its schedule.
     Parameters and constants count nothing. Values that share memory in XLA's assignment are counted
     separately here, so XLA's temporaries and outputs take no more, except for fragmentation.
-
-    Args:
-      module: a scheduled one. with_results: whether the roots of computations are counted, too;
-        XLA's rematerialization leaves them out (HloRematerialization, AllocatedSize).
+    `with_results`: whether roots of computations count; not in XLA's rematerialization.
     """
     peaks: dict[Computation, int] = {}
     for computation in module.control_computations:
@@ -182,7 +177,9 @@ def scratch_peak(module: Module, *, with_results: bool = True) -> int:
 def _scratch_peak(
     computation: Computation, peaks: Mapping[Computation, int], with_results: bool
 ) -> int:
-    """Most bytes live at once in one computation; `peaks` has those of computations it calls."""
+    """Computes the most bytes of values live at once in one computation, by its schedule. `peaks`:
+    those of the computations it calls. `with_results`: whether its root's values count.
+    """
     order = computation.schedule or tuple(computation.instructions)
     makers: dict[Instruction, frozenset[Instruction]] = {}
     last: dict[Instruction, int] = {}
@@ -212,7 +209,7 @@ def _scratch_peak(
 
 
 def _made_bytes(i: Instruction) -> int:
-    """Bytes of an instruction's output, less the operands that an async start lists in it."""
+    """Returns the bytes of an instruction's output, less operands that an async start repeats."""
     size = sum(shape.bytes for _, shape in i.shape.indices())
     if not i.opcode.endswith("-start") or i.opcode == "all-reduce-start":
         return size
@@ -237,7 +234,7 @@ def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
 
     Args:
       compiled: the executable; for a GPU, `read_gpu_executable` gives its assignment too.
-      target: name of its platform. If a TPU's cannot be read, a warning is logged.
+      target: its platform, "cpu", "cuda" or "tpu". If a TPU's cannot be read, a warning is logged.
     """
     if platform(target) is TPU:
         if compiled not in _TPU:

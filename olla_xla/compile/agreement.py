@@ -1,5 +1,4 @@
 """Agreement between processes: one decision on a question, the same for all of them.
-
 Processes communicate through the key-value store of JAX's distributed runtime, where the first
 value written to a key stays. The decision on a question is one such key. Only the leader writes
 "yes", once the votes of all members are there and equal. Any member may write "no" at any time: if
@@ -55,11 +54,8 @@ class Decision:
 
 class KeyValues:
     """The key-value store of JAX's distributed runtime, which all processes share.
-
-    Args:
-      client: the runtime's, as `jax_private.distributed_client` finds it.
-
-    Every method raises AgreementError where the runtime does not answer.
+    `client`: the runtime's, as `jax_private.distributed_client` finds it. Every method raises
+    AgreementError where the runtime does not answer.
     """
 
     def __init__(self, client: Any) -> None:
@@ -73,10 +69,10 @@ class KeyValues:
         """Writes a value unless the key has one; returns the value that the key has afterwards."""
         with contextlib.suppress(_Refused):
             self._asked(lambda: self._client.key_value_set_bytes(key, value))
-        found = self.get(key)
-        if found is None:
+        stored = self.get(key)
+        if stored is None:
             raise AgreementError(f"JAX's distributed runtime lost {key}; restart all processes")
-        return found
+        return stored
 
     def get(self, key: str, seconds: float = 0.0) -> bytes | None:
         """Returns a key's value, waiting at most `seconds` for it; None if it has none by then."""
@@ -91,10 +87,10 @@ class KeyValues:
             return None
 
     def under(self, folder: str) -> Mapping[str, bytes]:
-        """Returns all values whose keys begin with `folder`/, by the last part of the key."""
+        """Returns the values of all keys under `folder`/, by what follows a key's last slash."""
         with contextlib.suppress(_Refused):
-            found = self._asked(lambda: self._client.key_value_dir_get_bytes(f"{folder}/"))
-            return {key.rsplit("/", 1)[-1]: value for key, value in found}
+            pairs = self._asked(lambda: self._client.key_value_dir_get_bytes(f"{folder}/"))
+            return {key.rsplit("/", 1)[-1]: value for key, value in pairs}
         return {}
 
     def remove(self, key: str) -> None:
@@ -182,8 +178,8 @@ class Agreement:
     def settled(self) -> Decision | None:
         """Returns the decision if there is one already, else None, without waiting."""
         if self._decision is None:
-            found = self._store.get(self._key("decision"))
-            self._decision = None if found is None else Decision(**json.loads(found))
+            stored = self._store.get(self._key("decision"))
+            self._decision = None if stored is None else Decision(**json.loads(stored))
         return self._decision
 
     def offer(self, data: bytes) -> None:
@@ -192,13 +188,11 @@ class Agreement:
 
     def offered(self, wait: bool = True) -> bytes | None:
         """Returns the serialized plan that the leader offered; None if none will come.
-        If the leader is lost, that decides "no".
-
-        Args:
-          wait: wait for it as long as the leader is alive; if False, None also means not yet.
+        If the leader is lost, that decides "no". With `wait` it waits for the plan as long as the
+        leader is alive; without, None also means not yet.
         """
         watch = _Watch(self, self._members[0])
-        while (found := self._store.get(self._key("offer"), self._slice * wait)) is None:
+        while (data := self._store.get(self._key("offer"), self._slice * wait)) is None:
             if not wait:
                 return None
             if self.settled():
@@ -206,17 +200,18 @@ class Agreement:
             if lost := watch.lost(self._beat_of(self._members[0])):
                 self._decide(Decision("", lost))
                 return None
-        return found
+        return data
 
     def settle(self, digest: str, reason: str = "") -> Decision:
         """Votes for `digest`, or decides "no" if there is a `reason`; returns the common decision.
         It waits for the other processes. Raises AgreementError if the runtime does not answer.
 
         Args:
-          digest: of what this process would use. reason: why it would use nothing, or "".
+          digest: of the plan and executable that this process would use, compared with the others'.
+          reason: why this process would use none, or "".
         """
-        if found := self.settled():
-            return found
+        if decision := self.settled():
+            return decision
         if reason:
             return self._decide(Decision("", reason))
         self._store.put(self._key(f"votes/{self._me}"), digest.encode())
@@ -227,7 +222,7 @@ class Agreement:
     def _counted(self, digest: str) -> Decision:
         """Waits, as the leader, for all votes; decides "yes" if all are `digest`, else "no"."""
         watches = {p: _Watch(self, p) for p in self._members if p != self._me}
-        while not (found := self.settled()):
+        while not (decision := self.settled()):
             votes = self._store.under(self._key("votes"))
             for p in [p for p in watches if str(p) in votes]:
                 if votes[str(p)].decode() != digest:
@@ -240,17 +235,19 @@ class Agreement:
             if reason := next(filter(None, lost), ""):
                 return self._decide(Decision("", reason))
             time.sleep(self._slice / 4)
-        return found
+        return decision
 
     def _awaited(self) -> Decision:
-        """Waits, as a follower, for the decision; decides "no" if the leader is lost."""
+        """Waits, as a process that does not lead, for the common decision of all; decides "no" if
+        the leading process is lost.
+        """
         watch = _Watch(self, self._members[0])
         while self._store.get(self._key("decision"), self._slice) is None:
             if lost := watch.lost(self._beat_of(self._members[0])):
                 return self._decide(Decision("", lost))
-        found = self.settled()
-        assert found is not None
-        return found
+        decision = self.settled()
+        assert decision is not None
+        return decision
 
     def _decide(self, decision: Decision) -> Decision:
         """Stores a decision unless one is stored already; returns the one that is stored."""
@@ -265,7 +262,7 @@ class Agreement:
         return f"{_ROOT}/at/{member}/{self._topic}"
 
     def elsewhere(self, member: int) -> str:
-        """Says why a process will not vote: it compiles another program of this name; else "".
+        """Says why process `member` will not vote: it compiles another program of this name; or "".
         In that case it also decides "no" on the question of the other program.
         """
         for topic, data in self._store.under(f"{_ROOT}/at/{member}").items():
@@ -313,11 +310,7 @@ class _Watch:
         self._looked = -math.inf
 
     def lost(self, beat: bytes | None) -> str:
-        """Says why the process is no longer waited for; "" while it is.
-
-        Args:
-          beat: its latest heartbeat; None before the first.
-        """
+        """Says why this process (latest heartbeat: `beat`) is not waited for any longer; or ""."""
         now, patience = time.monotonic(), self._agreement.patience
         if beat != self._beat:
             self._beat, self._heard = beat, now

@@ -1,5 +1,4 @@
 """XLA's real buffer assignment against the plan, tensor by tensor.
-
 The executable is compared with the plan's prediction: its order must be the plan's, every tensor
 must be there with its size, no two live ones may share a byte, and the total must be the one
 reported. A tensor's offset may differ from the prediction without harm; such tensors are counted.
@@ -43,7 +42,7 @@ class AssignmentReport:
       as_predicted: number of these at the predicted offsets relative to their allocation.
       elsewhere_bytes: bytes of the tensors at other offsets.
       assigned_bytes: XLA's total. predicted_bytes: the plan's prediction of it.
-      peak_bytes: most bytes live at once in the executable's order, recomputed by the referee.
+      peak_bytes: most bytes live at once in the executable's order, recomputed by this comparison.
       added: instructions that XLA's last passes added and that are not idle (`order.IDLE`).
       dropped: instructions that these passes removed: they define no tensor, or XLA's
         rematerialization computes it elsewhere.
@@ -83,8 +82,7 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
     """Compares XLA's buffer assignment of an executable with the plan it was compiled with.
 
     Args:
-      compiled: a `jax.stages.Compiled` or `PlannedCompiled`.
-      plan: the plan it runs.
+      compiled: a `jax.stages.Compiled` or `PlannedCompiled`. plan: the plan it runs.
       dump: directory given to `dump_options` when it was compiled; needed on a GPU whose
         executables cannot be read.
 
@@ -110,12 +108,8 @@ def _gpu_executable(compiled: Any, target: str) -> GpuExecutable | None:
 
 def read_assignment(compiled: Any, target: str) -> tuple[bytes, BufferAssignment]:
     """Returns (serialized module of an executable, the buffer assignment that XLA made of it).
-
-    Args:
-      compiled: the executable. target: name of the platform that it is for.
-
-    Raises:
-      CheckError: the backend does not give them, or XLA's total is not the assignment's.
+    Raises CheckError: the backend does not give them, or XLA's total is not the assignment's.
+    `target`: name of the platform that the executable is for.
     """
     return _read(compiled, target, _gpu_executable(compiled, target))
 
@@ -148,7 +142,9 @@ def _read(
 
 
 def _dumped(module: bytes, target: str, dump: Path | None) -> BufferAssignment:
-    """Reads the assignment from the latest dump of this module in this order, else CheckError."""
+    """Reads the buffer assignment from the latest dump in a folder whose module has the same
+    content and order as `module`. Raises CheckError if there is no folder or no such dump.
+    """
     if dump is None:
         raise CheckError(
             "JAX does not return the buffer assignment on this backend; compile with "
@@ -170,11 +166,7 @@ def _identity(module: Module) -> tuple[str, list[tuple[str, ...]]]:
 
 def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) -> AssignmentReport:
     """Checks XLA's buffer assignment of an executable against the plan it was compiled with.
-
-    Args:
-      module: the executable's serialized HloModuleProto.
-      assignment: what XLA made of it.
-      plan: the plan it was compiled with.
+    `module`: the executable's serialized HloModuleProto.
 
     Raises:
       CheckError: naming what differs: the executable runs another order; a tensor is missing, has
@@ -214,10 +206,10 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
 
 def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collection[str]) -> set[str]:
     """Names of the plan's instructions that are absent from the executable, or renamed in it.
-
     XLA:GPU makes a start and its done one instruction where nothing is between them, and renames
     others after its scheduler. XLA's rematerialization, which runs later where a module does not
     fit the device, puts clones in place of instructions (`AGAIN`).
+    `added`, `dropped`: names of instructions in the executable alone, in the plan alone.
     """
     here = {c.name for c in module.control_computations}
     gone = {n for name, order in plan.order.items() if name not in here for n in order}
@@ -227,7 +219,6 @@ def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collectio
 
 def _trimmed(plan: Plan, planned: PlannedModule) -> set[str]:
     """Names of the fusions that have fewer results in the executable than in the plan.
-
     On a GPU XLA removes unread results from fusions after scheduling. The remaining results are
     renumbered, so no result of such a fusion can be compared by its name.
     """
@@ -244,9 +235,10 @@ def _owner(tensor: str) -> str:
 
 def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> list[str]:
     """Checks that XLA assigned every tensor of the plan, in its size; returns their names.
-    Tensors of the instructions `left_out` are not looked for. Raises CheckError.
+    Tensors of the instructions `left_out` are not looked for. Raises CheckError. `places`: tensor's
+    name -> XLA's allocation and the tensor's place in it.
     """
-    found = []
+    names = []
     for name, (_, size) in plan.offsets.items():
         if not size or _owner(name) in left_out:
             continue
@@ -260,18 +252,17 @@ def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> l
                 f"tensor {name} at [{place.offset}, {place.offset + size}) reaches beyond its "
                 f"allocation {allocation.index} of {allocation.size} bytes"
             )
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
     """Checks that no two live tensors overlap in XLA's buffer assignment of a module.
-
     On a platform whose in-place rules for fusions are not known, the values that are read are
     followed byte by byte instead. The peak of each computation is set in `planned.peaks`.
 
     Returns:
-      The most bytes live at once in the entry computation, recomputed by the referee.
+      The most bytes live at once in the entry computation, recomputed from its order.
 
     Raises:
       CheckError: two overlap, or one has no place or another size; the message names them.
@@ -307,11 +298,10 @@ def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
 
 def _with_callees(graph: TensorGraph, called: Mapping[int, Sequence[Tensor]]) -> TensorGraph:
     """Returns the graph with the tensors of called computations added, live while a caller runs.
-    `called` has these tensors by the number of the calling operator.
-
-    All callees' tensors of one caller get one buffer, since their overlaps among themselves were
-    checked in the callee. A tensor that the caller reads or writes is also the callee's, and is
-    checked there; if it dies at the caller, the callee may reuse its memory after the last use.
+    `called` has these tensors by the number of the calling operator. All callees' tensors of one
+    caller get one buffer, since their overlaps among themselves were checked in the callee. A
+    tensor that the caller reads or writes is also the callee's, and is checked there; if it dies at
+    the caller, the callee may reuse its memory after the last use.
     """
     tensors = list(graph.tensors)
     pairs = list(graph.inplace)
@@ -330,11 +320,10 @@ def _with_callees(graph: TensorGraph, called: Mapping[int, Sequence[Tensor]]) ->
 
 def _as_predicted(plan: Plan, places: Places, names: Sequence[str]) -> set[str]:
     """Returns those of `names` whose tensors XLA placed at the offsets that the plan predicted.
-
     The plan puts the allocations end to end in one arena. So a tensor's predicted offset minus its
     offset in XLA's allocation is the allocation's base, equal for all tensors placed as predicted.
-    The base with most of an allocation's bytes counts; allocations that overlap another are left
-    out.
+    The base with most of an allocation's bytes counts; allocations that overlap others are not
+    used.
     """
     by_allocation: dict[int, list[str]] = {}
     sizes: dict[int, int] = {}

@@ -18,7 +18,6 @@ class Captured:
       seconds: that XLA took up to the schedule, or None.
       device_kind: JAX's name of the kind of device, or "".
       device_bytes: memory that a step may use on one device; None where that is not known.
-      view: the module, parsed once for all readers (hlo.module.module_from_bytes).
     """
 
     platform: str

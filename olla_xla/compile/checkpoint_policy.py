@@ -12,10 +12,10 @@ from olla_xla.memory.sources import short_line
 
 
 class Unnamed(NamedTuple):
-    """A scan residual that a plan keeps for the backward loop, without a `checkpoint_name`.
+    """An array that a forward loop (scan) saves for its backward loop, without a `checkpoint_name`.
 
     Attributes:
-      bytes: of all its slices. operation: that makes it, such as "dot_general", or "".
+      bytes: of the slices of all iterations. operation: that makes it, as "dot_general", or "".
       line: "file:line" of the operation, or "". spilled: whether it is kept in host memory.
     """
 
@@ -28,8 +28,8 @@ class Unnamed(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class CheckpointPolicy:
     """The scan residuals that a plan keeps, as a `jax.checkpoint` policy; `str` gives its code.
-
-    Inputs of a scan's body are kept by every policy, and are in no list.
+    A scan residual is what the forward loop of a scan saves for the backward loop. Inputs of a
+    scan's body are kept by every policy, and are in no list.
 
     Attributes:
       names: of residuals that are kept, in the order of the program.

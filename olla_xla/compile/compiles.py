@@ -39,7 +39,7 @@ class Applied(NamedTuple):
     """An executable compiled with a plan, and whether the checks allow to use it.
 
     Attributes:
-      reason: why it is to be rejected, or "". objects: whether the referee rejected it.
+      reason: why it is to be rejected, or "". objects: whether the checker of modules rejected it.
       results: digest of what the plan computes (`Plan.results`); "" where not known.
       digest: of the accepted executable; "" if rejected. is_known: whether it was accepted before.
       is_quiet: whether XLA's rematerialization was off (`Plan.without_rematerialization`).
@@ -55,7 +55,7 @@ class Applied(NamedTuple):
 
 
 class Compiles(StageCompiles):
-    """Compiles one lowered stage with XLA's own schedule or with plans, and checks executables."""
+    """Compiles a lowered stage with XLA's own schedule or with plans, and checks executables."""
 
     _case: objection.Case | None = None
     _accepted: referee.Accepted | None = None
@@ -69,13 +69,8 @@ class Compiles(StageCompiles):
 
     def apply(self, plan: Plan, key: str = "", accepted: Sequence[str] = ()) -> Applied:
         """Compiles the stage with the plan applied inside XLA's compile; checks the executable.
-
-        Args:
-          plan: the plan to apply. key: under which it is stored, or "".
-          accepted: digests of executables of this plan that the referee has accepted before.
-
-        Raises:
-          PlanMismatchError: the module XLA scheduled is not the plan's.
+        Raises PlanMismatchError if the module that XLA scheduled is not the plan's. `key`: under
+        which the plan is stored, or "". `accepted`: digests of its executables accepted before.
         """
         objects = ""
 
@@ -111,14 +106,9 @@ class Compiles(StageCompiles):
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
         """Applies a plan to a serialized scheduled module, and has the referee check the result.
-
         The referee, our checker of modules, runs before XLA goes on: XLA may abort on a bad one.
-
-        Returns:
-          (the planned module, serialized; why it is not to be used, or "").
-
-        Raises:
-          PlanMismatchError: the module is not the plan's.
+        Returns (planned module, serialized; why it is not to be used, or ""). Raises
+        PlanMismatchError if the module is not the plan's.
         """
         began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
@@ -145,11 +135,10 @@ class Compiles(StageCompiles):
     def judged(
         self, compiled: jax.stages.Compiled, plan: Plan, final: Final | None = None
     ) -> Applied:
-        """Checks a plan's executable: order, referee, a GPU's limits; `reason` says what fails.
+        """Checks a plan's executable: its order, what it computes (by the referee, our checker of
+        modules), and on a GPU its time and loads; `reason` in the result says what fails.
         If XLA's rematerialization changed it needlessly, the plan is compiled again without that.
-
-        Args:
-          compiled, plan: the executable and its plan. final: its module, if already read.
+        `final`: the executable's module, if already read.
         """
         final = final or Final.of(compiled)
         lists_thunks = platform(plan.target).lists_thunks
@@ -197,7 +186,7 @@ class Compiles(StageCompiles):
         return Applied(compiled, "", False, results, digest, is_quiet=quiet)
 
     def ran_again(self, compiled: jax.stages.Compiled, plan: Plan) -> str:
-        """Says in words what XLA's own rematerialization added to an executable; or ""."""
+        """Says in words what XLA's own rematerialization added to a plan's executable; or ""."""
         return rematerialization.added_work(final_module(compiled), plan, self.cost(plan))
 
     def cost(self, plan: Plan) -> CostModel:
@@ -205,13 +194,14 @@ class Compiles(StageCompiles):
         return CostModel(device(plan.target, device_kind(self._lowered)), plan.target)
 
     def _own_ran(self) -> Ran:
-        """Compiles XLA's own order on a GPU; returns the executable's module and code."""
+        """Compiles with XLA's own order for a GPU; returns the executable's module and code."""
         own = self.own()
         return Ran(final_module(own), gpu_code.read_or_say(gpu_code.serialized_executable(own)))
 
     def _expected(self, final: Final, plan: Plan) -> tuple[str, referee.Accepted | None]:
         """Returns (digest of the results that a plan's executable must have, accepted module).
-        The latter is the planned module the referee accepted, if XLA runs it unchanged, else None.
+        The latter is the planned module that the referee, our checker, accepted, if XLA runs it
+        unchanged; else None. `final`: the executable's module.
         """
         if self._results is not None:
             return self._results.result(), None
@@ -224,8 +214,7 @@ class Compiles(StageCompiles):
         return digest, None
 
     def _own_results(self, plan: Plan) -> str:
-        """Compiles XLA's own order; returns the referee's digest of its results.
-
+        """Compiles XLA's own order; returns the checker's digest of what it computes.
         After scheduling XLA changes the code of some fusions, in its own module as in a planned
         one. Where an executable differs from the scheduled module, both executables must agree.
         """
@@ -233,8 +222,8 @@ class Compiles(StageCompiles):
         return referee.results_digest(own, plan.target, loops=_by_elements(plan))
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
-        """Has the referee check a case, and saves the case to a file if it objects.
-        Returns the objection with the path; or "", and notes what the referee accepted.
+        """Has the checker check a case (a plan's modules and executable) and notes what it accepts;
+        if it objects, saves the case to a file. Returns the checker's message with the path; or "".
         """
         try:
             self._accepted, self._kernels = case.check()
@@ -243,7 +232,9 @@ class Compiles(StageCompiles):
         return ""
 
     def _saved(self, case: objection.Case, plan: Plan, error: CheckError) -> str:
-        """Saves a case with the step's StableHLO; returns the referee's objection and the path."""
+        """Saves a case, a plan's modules and executable that the checker rejected, with the
+        StableHLO, to a file. Returns a message with the checker's `error` and the file's path.
+        """
         case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
         try:
             where = f"details are in {objection.save(case, plan, error)}"
@@ -252,10 +243,9 @@ class Compiles(StageCompiles):
         return f"olla_xla's check failed: {error}; {where}"
 
     def _other_kernels(self, case: objection.Case, plan: Plan) -> str:
-        """Objects to kernels whose operands and results share other buffers than in XLA's order.
-
+        """Says which kernel's operands and results share other buffers than in XLA's order; or "".
         The plan has these patterns of XLA's order by simulation; where they differ, XLA's own
-        executable is compiled and decides. Returns "" if there is no objection.
+        executable is compiled and decides. The message names the file to which `case` is saved.
         """
         doubtful = referee.differing(self._kernels, plan.kernels)
         if not doubtful:
@@ -274,9 +264,9 @@ class Compiles(StageCompiles):
             plan.target,
             assignment=assignment_proto(own, plan.target),
         )
-        found = {name: memory.found for name, memory in kernels.items()}
-        found = {**found, **_copied(found, plan)}
-        doubtful = [name for name in doubtful if self._kernels[name].found != found.get(name)]
+        patterns = {name: memory.found for name, memory in kernels.items()}
+        patterns = {**patterns, **_copied(patterns, plan)}
+        doubtful = [name for name in doubtful if self._kernels[name].found != patterns.get(name)]
         if not doubtful:
             return ""
         error = CheckError(
@@ -287,12 +277,14 @@ class Compiles(StageCompiles):
 
 
 def _by_elements(plan: Plan) -> bool:
-    """Whether the referee compares while loops by element, since the plan or XLA changes them."""
+    """Whether the checker must compare while loops by the elements they compute, not as a whole,
+    since the plan or XLA changes loops.
+    """
     return bool(plan.loops or plan.sunk or plan.joined) or platform(plan.target).changes_loops
 
 
 def _accepted_digest(final: bytes, plan: str) -> str:
-    """Names an executable by the referee's version, its plan's digest and its module's digest."""
+    """Names an accepted executable by our version and the digests of its plan and final module."""
     return f"{__version__} {plan} {module_digest(final)}"
 
 
@@ -304,7 +296,9 @@ def _says_results(plan: Plan, final: Final) -> bool:
 
 
 def _copied(found: Mapping[str, tuple[int, ...]], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Clone of a plan -> which of its arrays must share buffers: as in `found` for its original."""
+    """Copies the memory patterns of kernels to the clones of them that a plan adds. `found`: kernel
+    -> for each of its arrays, operands first, the number of the first one in the same memory.
+    """
     return {c: found[original] for c, original, *_ in plan.clones if original in found}
 
 
@@ -314,11 +308,8 @@ get back into XLA, before the other thread's work takes the GIL."""
 
 
 def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """Calls a function in another thread once the caller has returned to XLA; returns a future.
-    Garbage collection is off until the call begins.
-
-    Args:
-      began: when the caller began, by the monotonic clock. find, arguments: what to call.
+    """Calls `find(*arguments)` in a thread once the caller has returned to XLA; returns a future.
+    Garbage collection is off until then. `began`: when the caller began, by the monotonic clock.
     """
     head_start = max(_HEAD_START, _HEAD_START_PART * (time.monotonic() - began))
 

@@ -228,7 +228,7 @@ def _check_own(plan: Any, **switches: Any) -> None:
 
 
 def _is_jits(name: str, value: Any) -> bool:
-    """Whether an option is passed on to `jax.jit`; `backend` is not if it names a solver."""
+    """Whether an option goes to `jax.jit`, not the planner (`backend`: if it is no solver)."""
     return name in _JIT_NAMES and (name not in _OPTION_NAMES or value not in SOLVERS)
 
 
@@ -249,7 +249,6 @@ def _to_jit(
     fn: Any, jit_options: dict[str, Any], given: PlanSettings | None
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Returns (the function to be jitted, `jax.jit`'s keyword arguments for it).
-
     A function made by `jax.jit` is unwrapped, with its arguments, unless `jit_options` are given.
     Any other is jitted itself, and inlined, as in `jax.jit(jax.jit(f))`. So is a planned function,
     for programs that set `jax.jit = olla_xla.plan`, unless it is to be planned otherwise: then it

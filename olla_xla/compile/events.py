@@ -66,7 +66,7 @@ def withheld() -> Iterator[list[PlanEvent]]:
 
 
 def tell(event: PlanEvent) -> None:
-    """Logs an event (JSON if OLLA_XLA_LOG=json), keeps it for the report, and calls all listeners.
+    """Logs a plan's event (JSON if OLLA_XLA_LOG=json), adds it to the report, calls all listeners.
     Inside `withheld` the event is only added to that context's list.
     """
     if (kept := _withheld.get()) is not None:

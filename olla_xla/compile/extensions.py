@@ -1,5 +1,4 @@
 """Functions of satellites, packages that the core does not import, which planned functions call.
-
 The package's face, `olla_xla/__init__.py`, sets each of these to a function of a satellite, which
 is loaded when it is first called.
 """

@@ -1,5 +1,4 @@
 """The first plan of each kind on a device: its results are compared with XLA's own, once.
-
 On a CPU, this package's tests compare results bit for bit. On other devices they are compared at
 first use: the first executable that changes the order, binds results to operands, has clones or
 recomputes residuals is run beside XLA's own on copies of the arguments, as with `verify=True`, if
@@ -33,16 +32,18 @@ SAME, DIFFERENT = "same", "different"
 
 
 class FirstUse(NamedTuple):
-    """Kinds of plan changes to verify on a device now; `where` names the device and jaxlib."""
+    """Kinds of plan changes (`KINDS`) whose results are to be compared with XLA's own now, on the
+    device that `where` names with the version of jaxlib.
+    """
 
     kinds: frozenset[str]
     where: str
 
     def remember(self, *, same: bool) -> None:
         """Stores in the user's cache whether results with these changes equal XLA's own."""
-        found = {kind: SAME if same else DIFFERENT for kind in self.kinds}
+        outcomes = {kind: SAME if same else DIFFERENT for kind in self.kinds}
         known = verified()
-        known[self.where] = known.get(self.where, {}) | found
+        known[self.where] = known.get(self.where, {}) | outcomes
         try:
             keep(_path(), json.dumps(known, indent=1, sort_keys=True).encode() + b"\n")
         except (OSError, RuntimeError) as error:
@@ -53,7 +54,9 @@ class FirstUse(NamedTuple):
 
 
 def kinds(plan: Plan) -> frozenset[str]:
-    """Kinds (`KINDS`) of changes that a plan makes: "order" always, "bindings", "clones", ..."""
+    """Lists the kinds (`KINDS`) of changes that a plan makes: "order" always; "bindings" of results
+    to operands' memory, "clones" of instructions, "residuals" of loops recomputed, if it has any.
+    """
     changes = {
         "order": True,
         "bindings": plan.aliases or plan.holds,
@@ -64,7 +67,9 @@ def kinds(plan: Plan) -> frozenset[str]:
 
 
 def due(plan: Plan, device: Any) -> FirstUse | None:
-    """Kinds of a plan's changes that no comparison on this device found equal yet; None if none."""
+    """Lists the kinds of changes (`KINDS`) of a plan that no comparison with XLA's own results on
+    this device found equal yet; None if there are none.
+    """
     where = f"{device.device_kind}, jaxlib {jaxlib.version.__version__}"
     known = verified().get(where, {})
     left = frozenset(kind for kind in kinds(plan) if known.get(kind) != SAME)
@@ -88,7 +93,9 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
 
 
 def verified() -> dict[str, dict[str, str]]:
-    """Reads the stored outcomes: device and jaxlib -> kind of change -> `SAME` or `DIFFERENT`."""
+    """Reads the stored outcomes of comparisons with XLA's own results: device and jaxlib -> kind of
+    change -> `SAME` or `DIFFERENT`.
+    """
     try:
         known = json.loads(read_own(_path()))
     except (OSError, ValueError, RuntimeError):  # RecursionError is a RuntimeError
@@ -96,9 +103,9 @@ def verified() -> dict[str, dict[str, str]]:
     if not isinstance(known, dict):
         return {}
     return {
-        where: {kind: said for kind, said in found.items() if kind in KINDS}
-        for where, found in known.items()
-        if isinstance(found, dict)
+        where: {kind: said for kind, said in outcomes.items() if kind in KINDS}
+        for where, outcomes in known.items()
+        if isinstance(outcomes, dict)
     }
 
 

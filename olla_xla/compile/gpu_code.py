@@ -33,7 +33,7 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
 
 
 def read_or_say(data: bytes) -> GpuExecutable | None:
-    """Reads a serialized GPU executable; None if b"" or unreadable. Warns, of unknown kinds too."""
+    """Parses a serialized GPU executable; None if b"", or with a warning if that fails."""
     if not data:
         return None
     try:
@@ -65,15 +65,13 @@ def _say_unknown(kinds: str) -> None:
 
 
 def reason_without_order(executable: GpuExecutable) -> str:
-    """Says by which XLA flag a GPU executable's memory does not depend on its order; or ""."""
+    """Says which XLA flag makes a GPU executable's buffers ignore the schedule's order; or ""."""
     return _reason(str(executable.scheduling_mode))
 
 
 def without_order(options: Iterable[tuple[str, Any]]) -> str:
     """Says by which XLA flag memory would not depend on the order of instructions; or "".
-
-    Args:
-      options: compiler options as (name, value); XLA_FLAGS count where these do not set the flag.
+    `options`: compiler options as (name, value); XLA_FLAGS count where these do not set the flag.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     said = re.findall(rf"--{_FLAG}=(\w+)", flags)[-1:]

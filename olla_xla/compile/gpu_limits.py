@@ -1,5 +1,4 @@
 """What a plan must not make worse on a GPU: predicted time, and loads wrongly taken for invariant.
-
 Both are computed from the final module and executable, after XLA's passes behind the scheduler.
 XLA's own order is compiled for comparison only if the plan may be worse.
 """

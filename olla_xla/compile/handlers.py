@@ -1,5 +1,4 @@
 """What signal handlers of the program raise while it waits for a plan.
-
 Python runs handlers in the main thread, between any two of its instructions: inside of the planner,
 where `except Exception` would take what a handler raises for a fault of planning, and inside of
 XLA's hook, whose exceptions XLA turns into errors of its own.

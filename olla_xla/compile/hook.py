@@ -1,5 +1,4 @@
 """XLA's one entry point into olla_xla: the scheduled module, handed over inside a compile.
-
 XLA calls the hook for every module of the process, on the thread that compiles it, and waits. So
 the planner runs on the caller's thread, with its warnings and JAX settings; signal handlers run
 there too (handlers.py). A module is ours if it has a token, a module-level frontend attribute that
@@ -27,10 +26,9 @@ class CompileRequest:
     """One compile during which XLA's hook passes the scheduled module to a function of ours.
 
     Attributes:
-      token: bytes in the module by which it is recognised.
+      token: bytes in the module by which it is recognised. error: what `transform` raised.
       transform: (platform, module) -> module or None for no change; an error ends the compile.
       last: whether the compile ends after `transform`, with an error from XLA.
-      error: what `transform` raised.
     """
 
     token: bytes
@@ -45,7 +43,6 @@ class _Ended(Exception):
 
 class _Hook:
     """The callbacks that XLA calls with each scheduled module, registered at the first request.
-
     They are never cleared: XLA may be about to call one on another thread, for another compile
     (xla.clear_hlo_module_transformation, jaxlib 0.12: a segmentation fault).
     """
@@ -57,7 +54,9 @@ class _Hook:
 
     @contextlib.contextmanager
     def listening(self, request: CompileRequest) -> Iterator[None]:
-        """Context manager that serves `request`; at its end it raises what `transform` raised."""
+        """Context manager in which XLA's callbacks pass the module with the request's token to its
+        `transform`; at its end it raises what that raised.
+        """
         with self._lock:
             self._requests += (request,)
             self._register()
@@ -95,10 +94,10 @@ class _Hook:
         """
         if not self._requests:
             return None
-        found = _TOKEN.search(module)
-        if found is None:
+        match = _TOKEN.search(module)
+        if match is None:
             return None
-        requests = [r for r in self._requests if r.token == found.group()]
+        requests = [r for r in self._requests if r.token == match.group()]
         if not requests:
             return None
         try:

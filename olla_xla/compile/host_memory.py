@@ -16,7 +16,10 @@ from olla_xla.remat.loops.scan_residuals import ScanResidual
 
 
 def maker(pair: ScanPair, residual: ScanResidual) -> Instruction:
-    """The instruction that makes a scan residual's slices, also if they are sent a step later."""
+    """Finds the instruction of the forward loop that computes the slices of a scan residual (an
+    array that the loop saves for the backward loop), also if they go to host memory an iteration
+    later.
+    """
     made = residual.value
     if residual.whole.is_host and made.i.opcode == "parameter":
         made = pair.writer.body.root[made.index].behind
@@ -24,13 +27,15 @@ def maker(pair: ScanPair, residual: ScanResidual) -> Instruction:
 
 
 def described(compiled: jax.stages.Compiled, plan: Plan, size: int) -> Plan:
-    """Returns the plan with `host_bytes` = `size`, and the residuals that lie in host memory."""
-    found = []
+    """Returns the plan with `host_bytes` = `size`, and as `host_arrays` the scan residuals (arrays
+    that a forward loop saves for its backward loop) that lie in host memory in this executable.
+    """
+    arrays = []
     for pair in pairs(module_from_bytes(final_module(compiled)), plan.target):
         loops = pair.writer.i.name, pair.reader.i.name
         for residual in (r for r in pair.scan_residuals if r.whole.is_host):
             line = source_line(maker(pair, residual)) or source_line(residual.update.i)
             line = line.rpartition("/")[2]
-            found.append(HostArray(residual.whole.text, residual.whole.bytes, line, *loops))
-    found.sort(key=lambda a: -a.bytes)
-    return dataclasses.replace(plan, host_bytes=size, host_arrays=tuple(found))
+            arrays.append(HostArray(residual.whole.text, residual.whole.bytes, line, *loops))
+    arrays.sort(key=lambda a: -a.bytes)
+    return dataclasses.replace(plan, host_bytes=size, host_arrays=tuple(arrays))

@@ -26,7 +26,6 @@ _Jitted: Any = type(own_jit(lambda: None))
 
 def jit_parameters(fn: Any) -> dict[str, Any] | None:
     """Returns the keyword arguments of `jax.jit` for a jitted function; None for any other.
-
     They are read from `fn._jit_info`: JAX has no public way to read donated and static arguments
     back. Functions made by `pjit`, which reads shardings otherwise, or by another library give
     None. Raises InputError if jit made it, and the attribute is missing (another JAX).
@@ -80,7 +79,6 @@ def _with_layouts(info: Any, side: str) -> Any:
 
 def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
     """Returns an object that is the same for `jitted.lower(*args)` and the call `jitted(*args)`.
-
     Without `lowered._lowering` it is the StableHLO module. If that is compiled for several devices,
     only the first compile is then planned for calls.
     """
@@ -95,8 +93,7 @@ def device_kind(lowered: jax.stages.Lowered) -> str:
 
 
 def device_bytes(lowered: jax.stages.Lowered, part: float = 1.0) -> int | None:
-    """Bytes that a step may use on one device that `lowered` is for; None where not known.
-
+    """Returns the bytes a step may use on one device that `lowered` is for; None where not known.
     A device that is present reports them; for a compile-only device they are `part` of the memory
     that is known for its kind.
     """
@@ -116,9 +113,9 @@ def options_of(lowered: jax.stages.Lowered) -> dict[str, Any]:
 
 
 def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
-    """Returns the devices that a lowered function is for, from `lowered._lowering._device_list`.
-    () where they are known only once it is compiled, as for an abstract mesh. JAX has no public way
-    to ask.
+    """Returns the devices that a lowered function is for, from `lowered._lowering._device_list`: ()
+    if they are known only once it is compiled, as for an abstract mesh. JAX has no public way to
+    ask.
     """
     devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
     return () if devices is None else tuple(devices)
@@ -126,19 +123,18 @@ def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 
 def platform_of(compiled: Any) -> str:
     """Returns JAX's name of an executable's platform, such as "cpu"; "" where it is not known.
-
     It is read from the shardings of arguments and results. The public attributes are pytrees of
     these, which fails with user-defined pytree nodes that check their leaves.
     """
     executable = getattr(compiled, "_executable", None)
-    found = [getattr(executable, f"_{part}_shardings", ()) for part in ("in", "out")]
-    devices = (d for s in jax.tree.leaves(found) for d in s.device_set)
+    shardings = [getattr(executable, f"_{part}_shardings", ()) for part in ("in", "out")]
+    devices = (d for s in jax.tree.leaves(shardings) for d in s.device_set)
     device = next(devices, None) or getattr(compiled, "device", None)
     return "" if device is None else device.platform
 
 
 def kept_arguments(compiled: jax.stages.Compiled) -> list[int] | None:
-    """Numbers of the argument leaves that an executable takes, in ascending order.
+    """Lists the numbers of the argument leaves that an executable takes, in ascending order.
     JAX drops unused ones. None where JAX has changed the attribute `_executable._kept_var_idx`.
     """
     kept = getattr(getattr(compiled, "_executable", None), "_kept_var_idx", None)
@@ -147,7 +143,6 @@ def kept_arguments(compiled: jax.stages.Compiled) -> list[int] | None:
 
 def own_module(private: str, public: str) -> Any:
     """Imports a module of JAX by its private name or, if JAX has moved it, by its public name.
-
     The public names are all in `jax.extend`, whose import adds to JAX's configuration: functions
     that were compiled before are then compiled again at their next call. Raises ImportError.
     """
@@ -179,7 +174,6 @@ def distributed_client() -> Any:
 
 def forget_compiles(lowered: jax.stages.Lowered) -> None:
     """Drops JAX's memo of the compiles of `lowered`; executables in use stay.
-
     There is no public way to drop it for one program. Otherwise an executable that is not chosen
     keeps memory for its code (50 MB for a ResNet-50 on CPU) as long as the program exists.
     """
@@ -192,7 +186,6 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
 
 def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
     """Makes calls of the jitted function behind `lowered` run `compiled`; False if it cannot.
-
     The only public way is to compile again, which JAX's memo of compiles makes cheap unless it has
     dropped the executable meanwhile.
     """
@@ -209,7 +202,6 @@ def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) 
 
 def loaded_again(compiled: jax.stages.Compiled, executable: bytes) -> jax.stages.Compiled:
     """Loads a serialized executable; returns a compiled stage like `compiled` that runs it.
-
     JAX's `serialize_executable` is public, but refuses functions that close over arrays.
 
     Args:
@@ -238,8 +230,8 @@ def loaded_again(compiled: jax.stages.Compiled, executable: bytes) -> jax.stages
 
 def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
     """Context manager: in this thread JAX writes nothing to its persistent compilation cache.
-    JAX's setting is public, but its thread-local form is not. Without it a compile under a token
-    that is used once leaves an entry on disk that is never read.
+    JAX's setting is public, but its thread-local form is not. Without it a compile under a token (a
+    text put into the module) that is used once leaves an entry on disk that is never read.
     """
     try:
         config = importlib.import_module("jax._src.config")
@@ -256,10 +248,8 @@ def with_miss_handler(
     ],
 ) -> Any:
     """Returns a copy of `jitted` that calls `handler(args, kwargs)` before JAX compiles for a call.
-
     What the handler returns is called after the call, if JAX raised nothing. The caller must keep
     the object that `handler` is a method of alive during the call.
-
     A jitted function's pickling state has the Python function that C++ calls when it has no
     executable for a signature; a copy is made with another function there. If JAX has no such
     state, the handler runs before every call: the same results, but each call looks up its

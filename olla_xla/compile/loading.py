@@ -1,5 +1,4 @@
 """Loads the planner in a thread, while Python builds a model or XLA makes a schedule.
-
 Loading begins when a function is decorated, with what needs no compilation, and usually ends before
 XLA has a schedule. After a fresh installation loops are compiled, from the first large step on;
 those that a small step needs take Python less time than it takes to compile them.
@@ -22,9 +21,7 @@ _logger = logging.getLogger("olla_xla")
 
 def begin(compile: bool = False) -> None:
     """Starts to import the planner in a background thread, once a process.
-
-    Args:
-      compile: also compile its loops (by numba) that are not on disk from an earlier process.
+    `compile`: also compile its loops (by numba) that are not on disk from an earlier process.
     """
     _thread(compile)
 
@@ -37,8 +34,9 @@ def planner():
 
 
 def is_needed(operations: int) -> bool:
-    """Whether planning a step of so many StableHLO operations must wait for the planner's loops.
-    Also sets how long Python may interpret loops that are not compiled: not at all for many.
+    """Whether planning a step of so many StableHLO operations waits for the planner's inner loops:
+    not if the step is small and numba would have to compile them first. Also sets for how long
+    Python may interpret such loops: not at all for a large step.
     """
     few = operations <= _FEW
     interpret(_PATIENCE if few else 0.0)

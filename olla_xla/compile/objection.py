@@ -44,7 +44,7 @@ _NO_ZIP = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 class Seen(NamedTuple):
-    """What the referee has accepted: the planned module, or the memory of an executable's kernels.
+    """What the checker accepted: a planned module, or the memory of an executable's kernels.
 
     Attributes:
       accepted: the planned module, if that was checked.
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Modules and executable of a plan, as the referee checks them and as a file of them is saved.
+    """Modules and executable of a plan, as the checker gets them, and saved if it rejects them.
 
     Attributes:
       target: "cpu", "cuda" or "tpu".
@@ -69,9 +69,8 @@ class Case:
       results: `check.executable.results_digest` of XLA's own module; if "", that of `scheduled` is
         used where it is there.
       donated: (parameter number, index) of the arguments whose memory outputs take over.
-      stablehlo: the lowered step's text.
-      plan: the text of a plan file.
-      objection: the referee's message; "" if there was none.
+      stablehlo: the lowered step's text. plan: the text of a plan file.
+      objection: the checker's message; "" if there was none.
     """
 
     target: str
@@ -92,17 +91,15 @@ class Case:
         return gpu_code.read_or_say(self.executable) if self.executable else None
 
     def with_results(self, results: str) -> Case:
-        """Returns a copy with other `results`, which does not parse the executable again."""
+        """Returns a copy with the digest `results`, which keeps the parsed executable."""
         other = dataclasses.replace(self, results=results)
         other.__dict__["gpu"] = self.gpu
         return other
 
     def check(self, accepted: Accepted | None = None) -> Seen:
-        """Has the referee check the executable or, before there is one, the planned module.
-        Returns what it accepted; raises CheckError if it objects.
-
-        Args:
-          accepted: the planned module, if the executable is known to run it unchanged.
+        """Has the checker check the executable against XLA's module or, before it is compiled, the
+        planned module. Returns what it accepted; raises CheckError if it objects.
+        `accepted`: the planned module, if the executable is known to run it unchanged.
         """
         if not self.final:
             return Seen(check_planned(self.scheduled, self.planned, self.target))
@@ -118,13 +115,10 @@ class Case:
 
 
 def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) -> Path:
-    """Writes a case to a zip file that only its owner can read, by default in the user's cache.
-
+    """Writes a case (a plan's modules and executable that the checker rejected, with `error`) to a
+    zip file that only its owner can read, by default in the user's cache; returns the file's path.
     Constants of more than 64 bytes are left out of modules and of the StableHLO text (a GPU's
     executable keeps them), unless OLLA_XLA_CONSTANTS=1 is set, or XLA's own module is not known.
-
-    Returns:
-      The file's path.
 
     Raises:
       OSError: the file cannot be written. RuntimeError: the user has no home.
@@ -165,7 +159,7 @@ def _without_constants(case: Case) -> Case:
 
 
 def load(path: Path) -> Case:
-    """Reads a case from a file that `save` wrote. Raises InputError if the file has none."""
+    """Reads a case (the modules of a rejected plan) from a file of `save`. Raises InputError."""
     try:
         with zipfile.ZipFile(io.BytesIO(read_regular(path))) as file:
             if sum(member.file_size for member in file.infolist()) > LARGEST:

@@ -1,5 +1,4 @@
 """Whether an executable runs a plan's order.
-
 Passes after the hook may add, drop or replace instructions (copies, asynchronous pairs,
 optimization barriers). Instructions that are in both and are not idle (`IDLE`) must be in the
 plan's order. On a TPU these passes move values between memories and rename instructions, so the
@@ -30,7 +29,7 @@ _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 
 
 def order_difference(plan: Plan, final: bytes) -> str:
-    """Says how an executable's serialized module runs in another order than the plan's; or ""."""
+    """Says how the order in an executable's serialized module differs from the plan's; or ""."""
     try:
         _compare(plan, _schedules(final))
     except CheckError as error:
@@ -41,11 +40,9 @@ def order_difference(plan: Plan, final: bytes) -> str:
 def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Finds the instructions that XLA added to a plan's schedule, and those that it dropped.
 
-    Args:
-      plan: the plan. module: the executable's.
-
     Returns:
-      (names added that are not idle, names dropped), of the computations in both.
+      (names added, without those that neither read nor write memory; names dropped), of
+        computations that both have.
 
     Raises:
       CheckError: most instructions of the plan are missing. Where XLA keeps names also: an
@@ -64,13 +61,13 @@ def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[s
 def _schedules(module: bytes) -> dict[str, list[tuple[str, str]]]:
     """Reads a serialized module's schedules: computation name -> (name, opcode) in order."""
     proto = parse_module_proto(module)
-    found = {}
+    schedules = {}
     for c in proto.computations:
         if c.id in proto.schedule.sequences:
             by_id = {i.id & _LOCAL: (i.name, i.opcode) for i in c.instructions}
             ids = proto.schedule.sequences[c.id].instruction_ids
-            found[c.name] = [by_id[k & _LOCAL] for k in ids]
-    return found
+            schedules[c.name] = [by_id[k & _LOCAL] for k in ids]
+    return schedules
 
 
 def _compare(

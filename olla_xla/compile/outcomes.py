@@ -37,10 +37,9 @@ class Outcome:
       compiled: JAX's compiled stage, with the plan's schedule or XLA's own.
       plan: describes the schedule in use; None when planning failed.
       planned: True when the schedule in use is not XLA's own.
-      reason: why XLA's own schedule is used, or "".
-      error: what went wrong in planning, or None.
-      objection: why the referee, our checker, rejected the planned executable, with the path of
-        the saved case, or "".
+      reason: why XLA's own schedule is used, or "". error: what went wrong in planning, or None.
+      objection: why the referee, our checker, rejected the planned executable, with the path of the
+        file that was saved, or "".
       members: numbers of the processes that agreed on it; () where it concerns this one only.
       accepted: digest of the planned executable that the referee accepted; or "".
     """
@@ -55,7 +54,7 @@ class Outcome:
     accepted: str = ""
 
     def described(self) -> Outcome:
-        """Returns itself with the plan's `host_bytes` and `host_arrays` set from the executable."""
+        """Returns the outcome with what of the executable is in host memory added to its plan."""
         if self.plan is None or not (size := host_bytes(self.compiled)):
             return self
         plan = host_memory.described(self.compiled, self.plan, size)
@@ -94,10 +93,9 @@ def chosen(
     compiles: Compiles, plan: Plan, applied: Applied, captured: Captured | None = None
 ) -> Outcome:
     """Returns the planned executable, or XLA's own if that one is rejected or takes no fewer bytes.
-
     The total of XLA's own order is only predicted. If the plan's prediction was wrong, or XLA's
     rematerialization may make that total smaller, XLA's own order is compiled too, and compared.
-    With `placement="own"` the buffers of the planned executable are placed by us.
+    With `placement="own"` this package chooses the buffers' addresses in the planned executable.
     """
     compiled, reason, objects = applied[:3]
     plan = dataclasses.replace(plan, without_rematerialization=applied.is_quiet)
@@ -131,7 +129,7 @@ def chosen(
 
 
 def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
-    """XLA's total for its own order; None where it refuses to compile that for lack of memory."""
+    """Compiles XLA's own order; returns its bytes, or None if XLA refuses for lack of memory."""
     try:
         return assigned_bytes(compiles.own())
     except jax.errors.JaxRuntimeError as error:
@@ -159,7 +157,7 @@ def _doubt(
 def rejected(
     own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
 ) -> Outcome:
-    """Returns the outcome with XLA's own executable in place of a plan's; logs the reason."""
+    """Returns the outcome with XLA's own executable `own` in a plan's place; logs the reason."""
     if reason != NO_GAIN:
         _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
     kept = unplanned(plan, captured, assigned_bytes(own))
@@ -167,7 +165,7 @@ def rejected(
 
 
 def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
-    """Returns a plan with XLA's own order and total, for a module too small to be searched."""
+    """Makes a Plan of XLA's own order and total, for a module too small for a search."""
     view, total = captured.view, assigned_bytes(compiled)
     return Plan(
         module=view.name,
@@ -187,7 +185,7 @@ def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
 
 
 def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
-    """Turns a rejected plan into one that describes XLA's own order and its `assigned` bytes."""
+    """Turns a rejected plan into one of XLA's own order, which takes `assigned` bytes in all."""
     order = captured.view.order
     if plan.order == order and not (plan.aliases or plan.holds or plan.is_rewritten):
         return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)

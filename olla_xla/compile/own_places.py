@@ -1,5 +1,4 @@
 """Buffers that lie where we place them, in a compiled CPU executable (`placement="own"`).
-
 XLA's executable is serialized, its slices are rewritten (`place.executable`), the referee follows
 every byte through both (`check.executable.relocation`), and the new one is loaded instead. The
 format is internal to XLA: an executable of another version, one that reading and writing would
@@ -43,8 +42,9 @@ def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compil
     Returns (the new executable, the plan); the same executable where that is not possible.
 
     Args:
-      compiled: runs the plan, at XLA's addresses. plan: says so in the result: `placement`,
-        `placement_note`, `recovered_bytes`.
+      compiled: runs the plan, at XLA's addresses.
+      plan: its copy in the result says what was done: `placement`, `placement_note`,
+        `recovered_bytes`.
     """
     proofs, moved, saved, note = list(plan.proofs), None, 0, ""
     try:
@@ -72,9 +72,7 @@ def _how(plan: Plan, proofs: list[Proof]) -> dict[str, Any]:
     """Returns how addresses are chosen, as arguments of `extensions.own_places`; {}: by search.
     An integer program chooses them where one chose the order, in what is left of the time. For a
     stored plan, which has a proof of addresses, search finds them again unless the program did.
-
-    Args:
-      plan: the plan. proofs: its own, changed in place: that of addresses is removed.
+    `proofs`: the plan's, changed in place: that of addresses is removed.
     """
     placed = [proof for proof in proofs if proof.what == "places"]
     if not proofs or (placed and not placed[0].message.startswith("by ilp")):
@@ -90,13 +88,8 @@ def _how(plan: Plan, proofs: list[Proof]) -> dict[str, Any]:
 
 def _moved(compiled: jax.stages.Compiled, how: Mapping[str, Any]) -> jax.stages.Compiled | None:
     """Returns the executable with its buffers moved, checked and loaded; None if nothing is gained.
-
-    Args:
-      compiled: at XLA's addresses. how: further arguments of `extensions.own_places`.
-
-    Raises:
-      OllaError, HloError: it cannot be read or changed.
-      CheckError: the referee, our checker, rejected the new addresses (a bug).
+    `how`: further arguments of `extensions.own_places`. Raises OllaError or HloError if it cannot
+    be read or changed, CheckError if our checker rejects the new addresses (a bug).
     """
     if not is_host(platform_of(compiled)):
         raise OllaError("buffer addresses can be changed only in executables for a CPU")

@@ -1,5 +1,4 @@
 """Reuse of plans: what a plan depends on, its digest, and where it is kept.
-
 A function lowered again to the same StableHLO, with the same options and devices, gets its earlier
 plan without a search. Its module gets a token made from the plan's key, so that JAX's persistent
 compilation cache, if it is on, serves the planned executable. Plans are then also kept on disk, in
@@ -64,7 +63,6 @@ def plan_key(
     options: PlanOptions,
 ) -> str:
     """Returns the key under which a plan is stored: a digest of all arguments and versions.
-
     `program` is the lowered module's bytecode; `environment` names devices. A key that fails to
     tell two modules apart costs time only: a plan is refused for a module of another fingerprint.
     """
@@ -114,7 +112,7 @@ class PlanStore:
         return None if stored is None else stored.plan
 
     def accepted(self, key: str) -> tuple[str, ...]:
-        """Digests of the executables of `key`'s plan that the referee has accepted before."""
+        """Returns the digests of executables of `key`'s plan that the checker accepted before."""
         stored = self._load(key)
         return () if stored is None else stored.accepted
 
@@ -133,7 +131,7 @@ class PlanStore:
 
         Args:
           key: by `plan_key`. plan: to keep.
-          accepted: digest of an executable that the referee has accepted, or "".
+          accepted: digest of an executable of it that the checker has accepted, or "".
         """
         known = self._load(key) if accepted else None
         digests = known.accepted if known is not None and known.plan == plan else ()
@@ -197,7 +195,7 @@ def process_store() -> PlanStore:
 
 
 def stored_folder() -> Path | None:
-    """The folder of this process's stored plans, in JAX's persistent cache; None if that is off."""
+    """Returns the folder of stored plans in JAX's persistent cache; None if off or remote."""
     config: Any = jax.config
     directory = config.jax_compilation_cache_dir
     # JAX takes remote directories too, which only its own file layer can write to.
@@ -256,7 +254,7 @@ class Entry:
 
 
 class StoredPlan(NamedTuple):
-    """The content of a plan file: a plan, and digests of executables that the referee accepted."""
+    """The content of a plan file: a plan, and digests of executables that the checker accepted."""
 
     plan: Plan
     accepted: tuple[str, ...] = ()
@@ -264,10 +262,8 @@ class StoredPlan(NamedTuple):
 
 def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
     """Writes a plan to a file, whose name without suffix is the plan's key.
-    If that fails, it raises OSError, and an earlier file stays.
-
-    Args:
-      path: the file. plan: to write. accepted: digests of executables that the referee accepted.
+    If that fails, it raises OSError, and an earlier file stays. `accepted`: digests of executables
+    of the plan that the checker accepted.
     """
     text = plan_file.dumps(plan)
     header = {
@@ -294,11 +290,11 @@ def read(path: Path) -> StoredPlan:
     head, _, text = data.partition(b"\n")
     try:
         header = json.loads(head)
-        found = [header[name] for name in ("format", "version", "key", "sha256")]
+        written = [header[name] for name in ("format", "version", "key", "sha256")]
         accepted = tuple(str(digest) for digest in header.get("accepted", ()))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise PlanFileError(f"{path} is not a stored plan, or is damaged; remove it") from error
-    if found != [_FILE_FORMAT, _VERSION, path.stem, _digest(text)]:
+    if written != [_FILE_FORMAT, _VERSION, path.stem, _digest(text)]:
         raise PlanFileError(f"{path} is damaged; remove it")
     plan = plan_file.loads(text, str(path))
     with contextlib.suppress(OSError):
@@ -350,12 +346,12 @@ def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[E
       InputError: there are files in the folder, and none of them is one of stored plans.
     """
     removed, kept, now = [], 0, time.time()
-    found = sorted(entries(folder), key=lambda e: (-e.used, e.path.name))
-    if not found and folder.is_dir() and next(folder.iterdir(), None) is not None:
+    by_use = sorted(entries(folder), key=lambda e: (-e.used, e.path.name))
+    if not by_use and folder.is_dir() and next(folder.iterdir(), None) is not None:
         raise InputError(
             f"{folder} has other files but no stored plans; give the folder of the plans"
         )
-    for entry in found:
+    for entry in by_use:
         late = entry.plan is None or now - entry.used > seconds
         if not late and (most_bytes is None or kept + entry.bytes <= most_bytes):
             kept += entry.bytes

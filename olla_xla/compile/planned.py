@@ -1,5 +1,4 @@
 """Compiles a function with a planned schedule: one compile, inside which the planner runs.
-
 1. Without a stored plan: XLA hands over the scheduled module (stage_compiles.py) and waits while
    the planner runs, then goes on with the planned schedule. The total of XLA's own order is only
    predicted. If XLA assigns the plan another total than predicted, XLA's own order is compiled too,
@@ -78,7 +77,7 @@ def compile_given(
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
 ) -> Outcome:
-    """Compiles `lowered` with a plan that was made before; the referee checks it like any other.
+    """Compiles `lowered` with a plan that was made before; it is checked like any other.
 
     Raises:
       PlanMismatchError: the plan was made for another program.
@@ -143,8 +142,9 @@ def _compile(
 
 
 def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) -> Outcome:
-    """Compiles with a stored plan; the referee checks the executable unless it is in `accepted`.
-    If the plan gains nothing, XLA's own order is compiled. Raises PlanMismatchError.
+    """Compiles with a stored plan; its executable is checked unless its digest is in `accepted`.
+    If the plan gains nothing, XLA's own order is compiled. Raises PlanMismatchError if it is of
+    another program. `key`: under which it is stored.
     """
     if without_gain(plan):
         # A stored plan without a gain describes XLA's order already.
@@ -154,8 +154,10 @@ def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) ->
 
 
 def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
-    """Plans and compiles; if our buffer addresses fail or cost much, a second time for XLA's.
-    Returns the outcome of fewer bytes. Raises BudgetError if the budget cannot be met.
+    """Searches for a plan and compiles with it. If it is for addresses that this package chooses,
+    and these fail or cost much, it does so again for XLA's addresses.
+    Returns the outcome of fewer bytes. Raises BudgetError if the budget cannot be met. `key`: for
+    JAX's persistent cache.
     """
     outcome = _fresh(compiles, options, key)
     plan = outcome.plan
@@ -168,7 +170,7 @@ def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     other = _fresh(compiles, _for_xlas_places(options, plan), "")
     if other.plan is None:
         return outcome
-    found = dataclasses.replace(
+    merged = dataclasses.replace(
         other.plan,
         least_peak_bytes=min(plan.least_peak_bytes, other.plan.least_peak_bytes),
         lower_bound_bytes=max(plan.lower_bound_bytes, other.plan.lower_bound_bytes),
@@ -177,10 +179,10 @@ def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
         proofs=tuple(proof for proof in plan.proofs if proof.what == "order"),
     )
     if plan.placement_note:
-        found = dataclasses.replace(found, placement_note=plan.placement_note)
-        other = dataclasses.replace(other, plan=found)
+        merged = dataclasses.replace(merged, placement_note=plan.placement_note)
+        other = dataclasses.replace(other, plan=merged)
     else:
-        other = _placed(other, found)
+        other = _placed(other, merged)
     return min(outcome, other, key=lambda o: assigned_bytes(o.compiled))
 
 
@@ -207,7 +209,7 @@ def _seconds(plan: Plan) -> float:
 
 
 def _placed(outcome: Outcome, plan: Plan) -> Outcome:
-    """Returns the outcome with buffers moved to our own addresses where that is possible.
+    """Returns the outcome with `plan`, and buffers moved to our own addresses where possible.
     The prediction is then the order's lifetime peak: XLA's rules of placement do not count.
     """
     compiled, plan = own_places.placed(outcome.compiled, plan)
@@ -222,7 +224,8 @@ def _placed(outcome: Outcome, plan: Plan) -> Outcome:
 
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     """Plans inside one compile; plans again for less memory if XLA exceeds the budget.
-    Plans again without changing loops if XLA refuses these; raises BudgetError.
+    Plans again without changing loops if XLA refuses these; raises BudgetError. `key`: under which
+    JAX's persistent cache may have the executable, or "".
     """
     session = PlanningSession(compiles, options)
     try:

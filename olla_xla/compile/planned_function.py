@@ -1,5 +1,4 @@
 """What `olla_xla.plan` returns: a jitted function whose executables run planned schedules.
-
 It wraps a jitted function of its own. JAX serves calls of known signatures from C++. For a new one
 it calls a Python handler; ours runs before it, and lowers, plans and compiles once. JAX uses the
 executable both for `lower(...).compile()` and for the call, so later calls are `jax.jit`'s own.
@@ -94,7 +93,7 @@ def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.st
 
 
 class _First(NamedTuple):
-    """The first call of a planned executable: copies of its arguments, and the comparison due."""
+    """A first call of a planned executable: copies of its arguments; how results are compared."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -165,8 +164,8 @@ class PlannedFunction:
 
     @raises_of_handlers
     def _verified(self, outputs: Any, first: _First) -> Any:
-        """Compares a first call's outputs with those of XLA's own executable; returns the latter
-        if they differ. Plans of this module are then no longer used, with a warning.
+        """Compares a first call's outputs with those of XLA's own executable; returns the latter if
+        they differ. Plans of this module are then no longer used, with a warning.
         """
         own = own_jit(functools.partial(self.__wrapped__), **self._jit_options)
         expected = first.comparison.expected(own, first.args, first.kwargs)
@@ -210,8 +209,9 @@ class PlannedFunction:
     def _before_call(
         self, traced: jax.stages.Traced, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], None] | None:
-        """Lowers and plans a traced call, and notes if its first results are to be compared.
-        Returns None, or a function that warns later that it was not planned. Raises `MEANT`.
+        """Lowers and plans a traced call; notes if its first results are to be compared with XLA's.
+        Returns None, or a function that warns later that it was not planned. Raises `MEANT`: our
+        own errors, XLA's, and warnings made errors.
         """
         lowered = None
         try:
@@ -229,13 +229,10 @@ class PlannedFunction:
 
     def _not_planned(self, error: Exception, unlowered: Any = None) -> Callable[[], None]:
         """Leaves a call to JAX, and returns a function that warns if the call succeeds.
-
         JAX raises its own error if it cannot lower the call either. It can if only `lower()` fails:
         that builds the user's pytrees with descriptions of arrays as leaves, which some reject. And
         it can where the fault is ours. `unlowered` is what JAX traced, where it cannot be lowered.
-
-        Raises:
-          `error`, if it is meant for the caller.
+        Raises `error` if the caller is to see it.
         """
         if isinstance(error, MEANT):
             raise error
@@ -259,13 +256,13 @@ class PlannedFunction:
     def __repr__(self) -> str:
         count = len(self._shared.plans)
         if not self._plan_settings.enabled:
-            found = f"not planned: {_DISABLED}"
+            state = f"not planned: {_DISABLED}"
         elif not count:
             why = self._shared.unplanned
-            found = f"XLA's own schedule, not planned: {why}" if why else "nothing planned yet"
+            state = f"XLA's own schedule, not planned: {why}" if why else "nothing planned yet"
         else:
-            found = f"{in_a_line(self._shared.plans[-1])}{f'; {count} plans' * (count > 1)}"
-        return f"<olla_xla.plan of {self.__name__}: {found}>"
+            state = f"{in_a_line(self._shared.plans[-1])}{f'; {count} plans' * (count > 1)}"
+        return f"<olla_xla.plan of {self.__name__}: {state}>"
 
     def trace(self, *args: Any, **kwargs: Any) -> stages.PlannedTraced:
         """Traces the function as `jax.jit`'s does, into a stage that plans once it is compiled."""
@@ -285,7 +282,6 @@ class PlannedFunction:
 
     def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         """Returns a `jax.checkpoint` policy that keeps the scan residuals that the plan keeps.
-
         It plans the signature if that was not done. Residuals are named by `checkpoint_name`; the
         policy lists those that are kept and have no name. Raises CheckError if there is no plan.
 
@@ -329,6 +325,7 @@ class PlannedFunction:
     ) -> Outcome:
         """Plans and compiles `lowered`, once for each set of compile arguments.
         If planning fails, JAX compiles it with XLA's schedule, and the user is warned.
+        `device_key`: text that names the arguments' devices.
         """
         try:
             return self._made_once(lowered, device_key, **compile_kwargs)
@@ -369,6 +366,7 @@ class PlannedFunction:
     ) -> Outcome:
         """Compiles `lowered`: without a plan, with the one that was given, or with a new one.
         Several processes compile together if the function runs on devices of all of them.
+        `device_key`: text that names the arguments' devices.
         """
         if not self._plan_settings.enabled:
             return Outcome(lowered.compile(**compile_kwargs), None, False, _DISABLED)
@@ -441,5 +439,5 @@ def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) 
 
 
 def _numbers(given: Any) -> tuple[int, ...]:
-    """`jax.jit`'s argument numbers, given as None, one number or several, as a tuple."""
+    """Returns `jax.jit`'s argument numbers, given as None, one number or several, as a tuple."""
     return (given,) if isinstance(given, int) else tuple(given or ())

@@ -33,8 +33,8 @@ def status_bytes(field: str) -> int | None:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-    return int(found[0]) * 1024 if found else None
+    sizes = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(sizes[0]) * 1024 if sizes else None
 
 
 def device_bytes(device: Any, field: str) -> int | None:
@@ -63,13 +63,8 @@ class DevicePeak:
 
 def profiled_peak(function: Callable[..., Any], arguments: Callable[[], Any]) -> int | None:
     """Calls a function once under JAX's profiler; returns the most bytes in use on a device.
-
-    Args:
-      function: to call. arguments: returns the arguments that it is called with.
-
-    Returns:
-      None without the package xprof, which reads the traces, and where one has no memory events, as
-      on CPU.
+    `arguments` returns the arguments that it is called with. None without the package xprof, which
+    reads the traces, and where one has no memory events, as on CPU.
     """
     if importlib.util.find_spec("xprof") is None:
         return None

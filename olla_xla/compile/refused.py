@@ -27,19 +27,18 @@ def is_refusal(error: Exception, target: str) -> bool:
 
 def refused_bytes(error: Exception) -> int:
     """Reads the total bytes from XLA's error that refuses a step, to 0.1 %; 0 if it names none.
-
     Both texts of XLA:TPU are read: "the total memory required for HLO temporaries (16.80G) exceeds
     available HBM (15.75G)", and before it "Used 16.80G of 15.75G hbm".
     """
-    found = _REQUIRED.search(str(error))
-    return int(float(found[1]) * 2 ** _UNITS[found[2]]) if found else 0
+    match = _REQUIRED.search(str(error))
+    return int(float(match[1]) * 2 ** _UNITS[match[2]]) if match else 0
 
 
 def refused_executable(
     lowered: jax.stages.Lowered, target: str, compiler_options: Mapping[str, Any]
 ) -> tuple[bytes, BufferAssignment]:
-    """Compiles a refused step again with a dump, and reads what XLA found too large.
-    XLA stops before code generation, which takes longest.
+    """Compiles a step again that XLA refused because it does not fit the device, with a dump of
+    what XLA found too large. XLA stops before code generation, which takes longest.
 
     Args:
       lowered: what was refused. target: name of the platform. compiler_options: XLA's.
@@ -54,13 +53,13 @@ def refused_executable(
         except jax.errors.JaxRuntimeError as error:
             if not is_refusal(error, target):
                 raise
-        found = sorted(Path(folder).glob("*after_optimizations.hlo.pb"))
-        if not found:
+        dumps = sorted(Path(folder).glob("*after_optimizations.hlo.pb"))
+        if not dumps:
             raise OllaError(
                 "XLA refused the step because it does not fit the device, and wrote no dump"
             )
         try:
-            module, assignment = read_dump(found[-1], target)
+            module, assignment = read_dump(dumps[-1], target)
         except HloError as error:
             raise OllaError(f"XLA refused the step: it needs too much memory; {error}") from error
     return module.SerializeToString(), assignment

@@ -1,5 +1,4 @@
 """XLA:GPU's own rematerialization, which runs after our hook, and compiles without it.
-
 It acts where the peak that it estimates is above (80 % of the memory - arguments - outputs) x
 `xla_gpu_memory_limit_slop_factor` (HloRematerialization, GetSchedulerMemoryLimit). Its estimate
 counts a result that overwrites an operand a second time, so that it also acts on what fits. What
@@ -45,17 +44,17 @@ def without_pass(lowered: jax.stages.Lowered, options: Mapping[str, Any] | None)
 
 
 def acts_on(final: bytes, plan: Plan) -> bool:
-    """Whether XLA's rematerialization added instructions to an executable's module.
-
-    Args:
-      final: the module, serialized. plan: its order names the instructions that were scheduled.
+    """Whether XLA's rematerialization added instructions to an executable's module (serialized).
+    `plan`: its order names the instructions that were scheduled.
     """
     module = _with_clones(final, plan)
     return module is not None and bool(ran_again(module, _names(plan)))
 
 
 def _with_clones(final: bytes, plan: Plan) -> Module | None:
-    """Parses the module if it may have instructions of XLA's rematerialization, else None."""
+    """Parses a serialized module if it may have instructions that XLA's rematerialization added.
+    Returns None if not, as on a platform where XLA has no such pass with a memory limit.
+    """
     if not platform(plan.target).memory_limit_flag or b".remat" not in final:
         return None
     return module_from_bytes(final)
@@ -67,9 +66,7 @@ def _names(plan: Plan) -> set[str]:
 
 def added_work(final: bytes, plan: Plan, cost: CostModel) -> str:
     """Says what XLA's rematerialization added to a module, and its predicted time; or "".
-
-    Args:
-      final, plan: as for `acts_on`. cost: the cost model.
+    `final`: the executable's module. `plan`: its order names the instructions that were scheduled.
     """
     module = _with_clones(final, plan)
     again = [] if module is None else ran_again(module, _names(plan))
@@ -86,18 +83,18 @@ def in_words(instructions: int, seconds: float) -> str:
 
 def ran_again(module: Module, known: Collection[str] = ()) -> list[Instruction]:
     """Returns the instructions of a final module that XLA's rematerialization added.
-
-    Args:
-      module: what an executable runs. known: names that its scheduled module had already.
+    `module`: what an executable runs. `known`: names that its scheduled module had already.
     """
-    found = (i for c in module.control_computations for i in c.instructions)
+    instructions = (i for c in module.control_computations for i in c.instructions)
     return [
-        i for i in found if i.name not in known and AGAIN.match(i.name) and i.opcode not in IDLE
+        i
+        for i in instructions
+        if i.name not in known and AGAIN.match(i.name) and i.opcode not in IDLE
     ]
 
 
 def seconds_of(again: Iterable[Instruction], module: Module, cost: CostModel) -> float:
-    """Predicted seconds that `again` take in one run of the module, times the trips of loops."""
+    """Predicts the seconds of the instructions `again` in one run of the module, loops included."""
     times: collections.Counter[Computation] = collections.Counter({module.entry: 1})
     for caller in reversed(module.control_computations):
         for i in caller.instructions:
@@ -109,7 +106,7 @@ def seconds_of(again: Iterable[Instruction], module: Module, cost: CostModel) ->
 def limit(
     lowered: jax.stages.Lowered, options: Mapping[str, Any] | None, compiled: jax.stages.Compiled
 ) -> int | None:
-    """Bytes of temporaries up to which XLA:GPU does not rematerialize; None where not known.
+    """Returns the bytes of temporaries up to which XLA:GPU does not rematerialize; None if unknown.
     For a device that is present, the memory counted is what JAX's allocator has.
 
     Args:
@@ -132,7 +129,8 @@ def may_act(
     """Whether XLA may rematerialize in a scheduled module: its estimate is near or above the limit.
 
     Args:
-      view: as XLA scheduled it. lowered, options: as for `limit`. compiled: an executable of it.
+      view: as XLA scheduled it. lowered: the stage. options: the compiler options.
+      compiled: an executable of the stage.
     """
     most = limit(lowered, options, compiled)
     return most is not None and scratch_peak(view, with_results=False) > _NEAR * most
@@ -147,7 +145,7 @@ def why_it_must(
     """Says why XLA's rematerialization must stay on for `total` bytes; "" where they fit.
 
     Args:
-      lowered, options: as for `limit`. compiled: any executable of the stage.
+      lowered: the stage. options: the compiler options. compiled: any executable of the stage.
     """
     most = limit(lowered, options, compiled)
     if most is None:
@@ -157,7 +155,7 @@ def why_it_must(
 
 
 def _option(name: str, lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> Any:
-    """A compiler option's value: as given, else as jitted, else of XLA_FLAGS; None if not set."""
+    """Returns a compiler option's value: as given, as jitted, or of XLA_FLAGS; None if not set."""
     given = {**options_of(lowered), **(options or {})}
     flags = re.findall(rf"--{name}=['\"]?([^\s'\"]+)", os.environ.get("XLA_FLAGS", ""))
     return given.get(name, flags[-1] if flags else None)

@@ -27,7 +27,9 @@ _BUDGET_TRIES = 3  # plans for a budget, each corrected by the error of the one 
 def fitted(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
 ) -> Outcome:
-    """Plans again, at most twice, while XLA assigns more than the budget; returns the outcome."""
+    """Plans again, at most twice, while XLA assigns more bytes to the plan's executable than the
+    memory budget; returns the last outcome.
+    """
     budget = options.budget_bytes
     for _ in range(_BUDGET_TRIES - 1):
         plan = outcome.plan
@@ -47,7 +49,6 @@ def quiet(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
 ) -> Outcome:
     """Replaces an executable in which XLA's own rematerialization recomputes instructions.
-
     The new one takes no more bytes: XLA's order without that pass, or a plan that recomputes as
     much in less time. Where there is neither, the outcome is returned, and the time is logged.
     """
@@ -76,7 +77,9 @@ def quiet(
 def _cheaper(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome, plan: Plan
 ) -> Outcome | None:
-    """Compiles a plan within bytes and predicted time of XLA's own executable; None if none is."""
+    """Compiles a plan that takes no more bytes and predicted time than XLA's own executable, in
+    which XLA recomputes instructions; None if none is found. `plan`: describes XLA's own order.
+    """
     own, budget = outcome.compiled, assigned_bytes(outcome.compiled)
     compiles.note_own(own)
     cost = compiles.cost(plan)
@@ -91,10 +94,10 @@ def _cheaper(
         return None
     if plan.path_seconds > seconds or plan.keeps_xla:
         return None
-    found = chosen(compiles, plan, compiles.apply(plan), captured)
-    if not found.planned or _run_seconds(found.compiled, cost) > seconds:
+    cheaper = chosen(compiles, plan, compiles.apply(plan), captured)
+    if not cheaper.planned or _run_seconds(cheaper.compiled, cost) > seconds:
         return None
-    return found
+    return cheaper
 
 
 def _run_seconds(compiled: jax.stages.Compiled, cost: CostModel) -> float:

@@ -129,7 +129,7 @@ class PlanningSession:
 
     @property
     def why_not(self) -> str:
-        """Why the compile keeps XLA's own schedule: error, objection, longer time or no gain."""
+        """Says why XLA's own schedule is kept: error, checker's message, longer time or no gain."""
         if self._error is not None:
             return outcomes.error_text(self._error)
         longer = "" if self.plan is None else reason_of_plan(self.plan)

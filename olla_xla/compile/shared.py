@@ -1,5 +1,4 @@
 """State shared by planned functions of one function, as by functions that `jax.jit` makes of one.
-
 Calling `jax.jit(f)(x)` twice traces and compiles once, since JAX caches by `f`. A planned function
 must not share this cache with a plain one, which would run its executables, nor with one that has
 other settings. So JAX gets a partial of the function, one for all planned alike.
@@ -99,7 +98,7 @@ class _Called(functools.partial[Any]):
 
 
 def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a partial of `called` with the name of `function`, for JAX's messages.
+    """Makes a partial of `called`, a function or a weak proxy of it, with the name of `function`.
     It gets the function's signature where a proxy does not give it (ufuncs).
     """
     made = _Called(called)
@@ -134,9 +133,7 @@ class Plans(tuple["Plan", ...]):
     _message = ""
 
     def named(self, name: str, why: str) -> Plans:
-        """Sets the message of the IndexError: a function's name and why it has no plan.
-        Returns itself.
-        """
+        """Sets the IndexError's message: a function's name, why it has no plan. Returns itself."""
         self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
         return self
 

@@ -20,9 +20,7 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:complex<)?[a-z]+(\d+)")
 
 class StableHlo:
     """The StableHLO module of a lowered stage: its name, text, bytecode and number of operations.
-
-    Args:
-      lowered: the stage. If JAX gives no module for it, its text is used instead.
+    If JAX gives no module for the stage, its text is used instead.
     """
 
     def __init__(self, lowered: jax.stages.Lowered) -> None:
@@ -64,13 +62,11 @@ class StableHlo:
         return sum(len(b.operations) for f in functions for r in f.regions for b in r.blocks)
 
     def mentions_more(self, limit: int) -> bool:
-        """Whether the tensor types in the module's text add up to more than `limit` bytes.
-        The sum is far more than the step will need at once.
-        """
+        """Whether the bytes of all tensor types in the module's text exceed `limit` together."""
         return _bytes(self._signature(), limit) > limit or _bytes(self.text, limit) > limit
 
     def _signature(self) -> str:
-        """The functions' types as text: a short part of the module, enough to see a large step."""
+        """Returns the functions' types as text: short, yet shows that a step is large."""
         functions = () if self._module is None else self._module.body.operations
         types = (
             f.attributes["function_type"] for f in functions if "function_type" in f.attributes
@@ -81,8 +77,8 @@ class StableHlo:
 def _bytes(text: str, limit: int) -> int:
     """Sums the bytes of the tensor types in a text; stops once they are above the limit."""
     total = 0
-    for found in _TENSOR.finditer(text):
-        dims, width = found.groups()
+    for match in _TENSOR.finditer(text):
+        dims, width = match.groups()
         total += math.prod(int(d) for d in dims.split("x") if d) * max(int(width), 8) // 8
         if total > limit:
             break

@@ -1,5 +1,4 @@
 """Compiles of one lowered stage: with XLA's own schedule, up to it, or with another in its place.
-
 `Lowered.compile()` keeps one executable, which calls of the jitted function then run;
 `compile(compiler_options={})` keeps none. So a stage is compiled with the latter, each time under a
 token of its own (tokens.py). A last `compile()` under the chosen token finds it in JAX's memo.
@@ -88,45 +87,47 @@ class StageCompiles:
         """Compiles with XLA's own schedule; returns the scheduled module and the executable.
         The executable is kept for `own`. Raises OllaError if XLA hands over no module.
         """
-        found: list[tuple[str, bytes]] = []
-        compiled = self._compiled(Token(), lambda *seen: found.append(seen))
-        if not found:
+        modules: list[tuple[str, bytes]] = []
+        compiled = self._compiled(Token(), lambda *seen: modules.append(seen))
+        if not modules:
             raise OllaError(NO_HOOK)
-        platform, module = found[-1]
+        platform, module = modules[-1]
         self._own = compiled
         return self.taken(platform, module), compiled
 
     def capture(self) -> Captured:
         """Compiles up to XLA's own schedule only, and returns the scheduled module."""
-        found: list[tuple[str, bytes]] = []
-        self._scheduled({}, found)
-        if not found:
+        modules: list[tuple[str, bytes]] = []
+        self._scheduled({}, modules)
+        if not modules:
             raise OllaError(NO_HOOK)
-        return self.taken(*found[-1])
+        return self.taken(*modules[-1])
 
     def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
-        """Makes a `Captured` of a scheduled module; XLA took `seconds` to schedule it, if known."""
+        """Adds to a scheduled module what planning must know of its device and XLA's schedulers;
+        XLA took `seconds` to schedule it, if known.
+        """
         kind, size = jax_private.device_kind(self._lowered), jax_private.device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 
     def alternative_orders(
         self, platform: str
     ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
-        """Returns a function that compiles up to a schedule that minimizes memory, by XLA.
+        """Returns a function that compiles up to a schedule of XLA's memory-minimizing scheduler.
         It returns computation -> instruction names. None where XLA has no such scheduler.
         """
         other = PLATFORMS[platform].memory_scheduler
         return None if other is None else functools.partial(self._orders_with, dict(other))
 
     def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
-        found: list[tuple[str, bytes]] = []
-        self._scheduled(scheduler, found)
-        if not found:
+        modules: list[tuple[str, bytes]] = []
+        self._scheduled(scheduler, modules)
+        if not modules:
             _logger.info("XLA's memory-minimizing scheduler made no schedule")
-        return module_from_bytes(found[-1][1]).order if found else {}
+        return module_from_bytes(modules[-1][1]).order if modules else {}
 
     def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
-        """Compiles up to the schedule; appends (platform, serialized module) to `found`."""
+        """Compiles up to XLA's schedule; adds (platform, serialized module) to `found`."""
         token = Token()
         request = CompileRequest(token.bytes, lambda *seen: found.append(seen), last=True)
         options = {**(self._kwargs["compiler_options"] or {}), **more_options}
@@ -136,9 +137,7 @@ class StageCompiles:
 
     def own(self, key: str = "") -> jax.stages.Compiled:
         """Returns the executable with XLA's own schedule, compiled at the first call and kept.
-
-        Args:
-          key: under which JAX's persistent cache may have it, or "".
+        `key`: under which JAX's persistent cache may have it, or "".
         """
         if self._own is None and key:
             compiled = self._compiled(Token(key), lambda *_: None)
@@ -161,14 +160,14 @@ class StageCompiles:
         return compiled
 
     def too_large(self, compiled: jax.stages.Compiled, total: int) -> str:
-        """Says why XLA's rematerialization must stay on for a total of so many bytes, or "".
-        `compiled` is any executable of the stage.
-        """
+        """Says why XLA's rematerialization must stay on for `total` bytes; "" where they fit."""
         options = self._kwargs["compiler_options"]
         return rematerialization.why_it_must(self._lowered, options, compiled, total)
 
     def may_run_again(self, captured: Captured, compiled: jax.stages.Compiled) -> bool:
-        """Whether XLA may rematerialize in its own order; `compiled` is any executable."""
+        """Whether XLA may rematerialize instructions when it compiles its own order; `compiled`:
+        any executable of the stage.
+        """
         how = self._lowered, self._kwargs["compiler_options"], compiled
         limited = PLATFORMS[captured.platform].memory_limit_flag
         return bool(limited) and rematerialization.may_act(captured.view, *how)
@@ -187,15 +186,16 @@ class StageCompiles:
             return self._lowered.compile(**{**self._kwargs, **more})
 
     def _options(self, quiet: bool) -> dict[str, Any]:
-        """The compiler options, with XLA's rematerialization off if `quiet`."""
+        """Returns the compiler options, with XLA's rematerialization off if `quiet`."""
         options = self._kwargs["compiler_options"] or {}
         return rematerialization.without_pass(self._lowered, options) if quiet else options
 
     def _compiled(
         self, token: Token, answer: Callable[[str, bytes], bytes | None], *, quiet: bool = False
     ) -> jax.stages.Compiled:
-        """Compiles under a token, without making the executable the one that calls run.
-        `answer` is as for `handed_over`; if `quiet`, XLA's rematerialization is off.
+        """Compiles under a token (text that makes the module unique), not for calls to run. XLA
+        hands its scheduled module to `answer`, which may replace it. `quiet`: without
+        rematerialization.
         """
         options = self._options(quiet)
         with self._under(token), listening(CompileRequest(token.bytes, answer)):
@@ -205,7 +205,9 @@ class StageCompiles:
 
     @contextlib.contextmanager
     def _under(self, token: Token) -> Iterator[None]:
-        """Context manager: compiles in it have the token in their module, apart in JAX's memo."""
+        """Context manager: compiles in it have the token, a text that makes their module unique, so
+        that JAX's memo of compiles keeps them apart.
+        """
         self._tokens.add(token.bytes)
         with marked(self._lowered, token.bytes), token.scope():
             with contextlib.nullcontext() if token.lasting else jax_private.no_cache_writes():

@@ -1,5 +1,4 @@
 """JAX's stages of a planned function: traced, lowered, and compiled with its plan.
-
 Each is an instance of JAX's own class, whose attributes are not set and are looked up in the JAX
 stage that it wraps. So `isinstance` and reads of private attributes work as with JAX's stages.
 """
@@ -109,12 +108,12 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     def __repr__(self) -> str:
         if self.planned and self.plan is not None:
-            found = f"planned, {in_a_line(self.plan)}"
+            state = f"planned, {in_a_line(self.plan)}"
         elif self.plan is not None:
-            found = f"not planned, {self.reason}: {in_a_line(self.plan)}"
+            state = f"not planned, {self.reason}: {in_a_line(self.plan)}"
         else:
-            found = f"not planned, {self.reason}"
-        return f"<olla_xla.plan of {self._function.__name__}, compiled: {found}>"
+            state = f"not planned, {self.reason}"
+        return f"<olla_xla.plan of {self._function.__name__}, compiled: {state}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the executable; its first results are compared with XLA's own if that is due.
@@ -140,12 +139,11 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     @functools.cached_property
     def donation(self) -> Donation:
-        """Numbers of donated arguments, by what XLA did with their memory."""
+        """Counts donated arguments by what XLA did with their memory."""
         return donation(self._stage)
 
     def graphs(self) -> list[TensorGraph]:
         """Returns the tensor graphs of the computations: callees first, the step itself last.
-
         `olla_xla.tools.to_networkx.to_networkx` makes a networkx graph of one, and
         `olla_xla.tools.to_networkx.write_graphml` writes it. Raises CheckError without a plan.
         """
@@ -156,13 +154,11 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
     def check(self, dump: Path | None = None) -> assignment.AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.
         On a GPU each thunk of the executable is compared with the module as well, byte by byte.
+        Raises CheckError if they differ, or there is no plan.
 
         Args:
           dump: where XLA dumped its buffer assignment; needed on a GPU whose executables cannot be
             read: `.compile(compiler_options=compile.assignment.dump_options(dump))`.
-
-        Raises:
-          CheckError: they differ, or there is no plan.
         """
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")

@@ -1,5 +1,4 @@
 """Compiles a function that runs on devices of several processes: one plan for all, or none.
-
 Every process compiles the same program and hands its module to us. The one with the lowest number
 plans, and offers the plan through JAX's distributed runtime. The others wait for it inside their
 own compile, apply it to their module, and have the referee check it. Then all vote on the plan, and
@@ -50,13 +49,11 @@ def reason_not_to() -> str:
 
 def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: str) -> str:
     """Asks all processes whether any objects; returns the objection, the same in all, or "".
+    Raises AgreementError: the runtime does not answer, or all agreed before this process objects.
 
     Args:
       members: process numbers. topic: names the question. name: of the function, for messages.
       trouble: the objection of this process, or "".
-
-    Raises:
-      AgreementError: the runtime does not answer, or all had agreed before this process objects.
     """
     with _agreement(topic, name, members) as agreed:
         decision = agreed.settle("" if trouble else "fine", trouble)
@@ -138,18 +135,20 @@ def _settled(agreed: Agreement, compile: _Compile) -> outcomes.Outcome:
 
 
 def _signed(reason: str) -> str:
-    """Puts this process's number before its reason for XLA's schedule, except for no gain."""
+    """Puts "in process N", the number of this one, before its reason for XLA's own schedule, unless
+    that is empty, no gain, or begins so already.
+    """
     known = not reason or reason == outcomes.NO_GAIN or reason.startswith(_IN)
     return reason if known else f"{_IN}{jax.process_index()}: {reason}"
 
 
 def _digest(outcome: outcomes.Outcome) -> str:
-    """Digest of what a process would run: the plan, the executable's order and its bytes."""
+    """Digests what a process would run: the plan, the executable's order and its bytes."""
     assert outcome.plan is not None
     compiled = outcome.compiled
     order = json.dumps(module_from_bytes(final_module(compiled)).order, sort_keys=True)
-    found = (plan_store.plan_digest(outcome.plan), order, assigned_bytes(compiled))
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+    parts = (plan_store.plan_digest(outcome.plan), order, assigned_bytes(compiled))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 @dataclasses.dataclass
@@ -179,7 +178,7 @@ class _Compile:
             return outcomes.failed(self.compiles.own(), error)
 
     def without(self, outcome: outcomes.Outcome, reason: str) -> outcomes.Outcome:
-        """The outcome with XLA's own executable, for the `reason` that the processes agreed on."""
+        """Returns the outcome with XLA's own executable, for a reason that all processes share."""
         if not outcome.planned:
             return dataclasses.replace(outcome, reason=reason)
         assert outcome.plan is not None
@@ -187,7 +186,9 @@ class _Compile:
         return outcomes.rejected(self.compiles.own(), outcome.plan, captured, reason, "")
 
     def _with(self, offer: _Offer) -> outcomes.Outcome:
-        """Compiles with a plan that was offered before the compile, or with XLA's own order."""
+        """Compiles with the plan that the leading process offered before this compile; with XLA's
+        own order if it offered none or the plan is not to be used.
+        """
         plan = offer.plan()
         if plan is None or offer.reason or outcomes.without_gain(plan):
             return outcomes.Outcome(
@@ -196,7 +197,9 @@ class _Compile:
         return outcomes.chosen(self.compiles, plan, self.compiles.apply(plan, self.key))
 
     def _led(self) -> outcomes.Outcome:
-        """The leader's part: plans, unless a plan is stored, and offers the plan at once."""
+        """Does the leading process's part: searches for a plan, or loads a stored one, offers it to
+        the other processes at once, and compiles with it.
+        """
         plan = self.store.load(self.key)
         if plan is not None:
             offer = _Offer.of(plan, outcomes.NO_GAIN if outcomes.without_gain(plan) else "")
@@ -225,7 +228,7 @@ class _Compile:
         return outcome
 
     def _followed(self) -> outcomes.Outcome:
-        """A follower's part: waits inside its compile for the leader's plan, and applies it."""
+        """Waits, as a follower, inside its compile for the leader's plan, and applies it."""
         offer = _Offer(reason=_UNSETTLED)
         objection = ""
 
@@ -275,17 +278,21 @@ class _Offer:
 
     @classmethod
     def of(cls, plan: Plan | None, reason: str) -> _Offer:
-        """Makes the offer of a plan, which is not to be used if there is a reason."""
+        """Makes an offer, which the leading process sends to the others, of a plan (or None); if
+        there is a reason, it is not to be used.
+        """
         return cls("" if plan is None else plan_file.dumps(plan).decode(), reason)
 
     @classmethod
     def over(cls, error: BudgetError) -> _Offer:
-        """Makes the offer that says that the budget cannot be met, from its error."""
+        """Makes an offer that tells other processes that the memory budget cannot be met."""
         return cls(reason=str(error), budget=error.__reduce__()[1])
 
     @classmethod
     def read(cls, data: bytes) -> _Offer:
-        """Parses a serialized offer; raises its BudgetError if it has one."""
+        """Parses an offer, the leading process's plan or why there is none, from bytes of `data`;
+        raises BudgetError if that is the reason.
+        """
         fields = json.loads(zlib.decompress(data))
         offer = cls(fields["text"], fields["reason"], tuple(fields["budget"]))
         if offer.budget:
@@ -293,9 +300,9 @@ class _Offer:
         return offer
 
     def data(self) -> bytes:
-        """Serializes the offer as bytes, which `read` parses in the other processes."""
+        """Serializes the offer (a plan, or why there is none), for `read` in other processes."""
         return zlib.compress(json.dumps(dataclasses.asdict(self)).encode(), 1)
 
     def plan(self) -> Plan | None:
-        """Parses the plan, if any. Raises PlanFileError if this version cannot read it."""
+        """Parses the plan offered, if any. Raises PlanFileError if this version cannot read it."""
         return plan_file.loads(self.text, "the plan of another process") if self.text else None

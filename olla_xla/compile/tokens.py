@@ -1,5 +1,4 @@
 """Tokens: they let a lowered stage be compiled several times, each time as another module.
-
 JAX memoizes compiles of one `Lowered` by the module's text and JAX's trace context. A token is a
 module-level frontend attribute, which changes the text. A harmless setting (`_next_scope`) changes
 the trace context. If JAX drops its memo, a stage is compiled once more.
@@ -32,8 +31,8 @@ _SCOPES = itertools.cycle(itertools.product(("allow", "warn", "raise"), ("standa
 
 
 def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Returns a maker of contexts in which JAX's memo of compiles has entries of its own.
-    They are apart from those of recent calls: other values of two settings of tracing.
+    """Returns a function that makes contexts in which JAX's memo of compiles has no entry of recent
+    calls: the two settings of tracing that it sets differ from theirs.
     """
     config: Any = jax.config
     current = (config.jax_numpy_rank_promotion, config.jax_numpy_dtype_promotion)
@@ -68,19 +67,19 @@ def plan_mark(digest: str) -> str:
 
 
 def mark_of(compiled: jax.stages.Compiled) -> str:
-    """The digest of the plan that an executable was compiled with, or ""."""
+    """Returns the digest of the plan that an executable was compiled with, or ""."""
     return mark_in(final_module(compiled))
 
 
 def mark_in(module: bytes) -> str:
-    """The digest of the plan by which a serialized module is marked (`plan_mark`), or ""."""
-    found = _MARKED.search(module)
-    return found.group(1).decode() if found else ""
+    """Returns the digest of the plan by which a serialized module is marked; "" without one."""
+    match = _MARKED.search(module)
+    return match.group(1).decode() if match else ""
 
 
 @contextlib.contextmanager
 def marked(lowered: jax.stages.Lowered, token: bytes) -> Iterator[None]:
-    """Context manager that adds the token to the StableHLO module of a lowered stage."""
+    """Context manager in which a lowered stage's StableHLO module has `token` as an attribute."""
     ir = own_module("jaxlib.mlir.ir", "jax.extend.mlir.ir")
     module = lowered.compiler_ir("stablehlo")
     if module is None:

@@ -26,9 +26,7 @@ _VARIABLE = "OLLA_XLA_VERIFY"
 def wanted(verify: bool | None) -> bool | None:
     """Whether to verify results, by the argument or else OLLA_XLA_VERIFY; None if neither is set.
     Then the first plan of each kind on a device is verified (`first_use`).
-
-    Raises:
-      InputError: the argument is no bool, or the variable is set to other than 0 or 1.
+    Raises InputError: the argument is no bool, or the variable is set to other than 0 or 1.
     """
     if verify is None:
         return switch(_VARIABLE) if os.environ.get(_VARIABLE) else None
@@ -53,8 +51,8 @@ class ResultComparison:
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """Runs `own`, XLA's executable; returns (results,), or None if it fails.
-        With verify=True its error is raised instead.
+        """Runs `own`, XLA's executable; returns (results,). If that fails, returns None; with
+        verify=True it raises the error.
         """
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
@@ -77,7 +75,7 @@ def due(
     lowered: jax.stages.Lowered,
     say: Callable[[str], None],
 ) -> ResultComparison | None:
-    """Returns the comparison to make when an executable is first called; None if there is none.
+    """Returns the comparison with XLA's results to make at an executable's first call; else None.
 
     Args:
       verify: as from `wanted`. outcome: the executable. lowered: the stage it was compiled from.

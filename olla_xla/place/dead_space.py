@@ -1,5 +1,4 @@
 """A lower bound from dead space: memory that is reserved while nothing in it is live.
-
 An item of several parts, such as a donated argument and the output that replaces it, keeps its
 offset while it is dead. Only parts that begin and end within the dead stretch can lie in its memory
 then. So for a section with `live` bytes, take some interval of sections around it. Take the dead
@@ -21,14 +20,14 @@ from olla_xla.place.items import Items, load_bound
 
 @dataclasses.dataclass(frozen=True)
 class Waste:
-    """The time at which a packing needs most bytes, counting dead gaps that no item can fill.
+    """The section in which any packing needs most bytes, and dead stretches that nothing can fill.
 
-    A section is a maximal set of items live together (`place.items`); a dead stretch, the sections
-    between two parts of an item, in which it is not live but keeps its offset.
+    A section is a maximal set of items live together, numbered over time; a dead stretch, the
+    sections between two parts of an item's life, in which it is not live but keeps its offset.
 
     Attributes:
       bytes: needed there at least (heights rounded up to the grain); 0 if there is none.
-      section: its number, or -1. stretches: (bytes, first, last section) of those not to be filled.
+      section: its number, or -1. stretches: (bytes, first section, last section) of these.
     """
 
     bytes: int = 0
@@ -37,14 +36,19 @@ class Waste:
 
 
 def least_height(items: Items) -> int:
-    """A lower bound in bytes on the height of any packing, from live bytes and dead stretches."""
+    """Computes a lower bound on a packing's height from bytes live at one time and dead stretches:
+    memory that items keep between two parts of their lives and that nothing can fill.
+    """
     bound = load_bound(items)
     padded = items.grain - 1 if (items.size != items.need).any() else 0
     return max(bound, waste(items, bound + padded).bytes - padded)
 
 
 def waste(items: Items, above: int = 0) -> Waste:
-    """The Waste of the section that needs most bytes; an empty one if that is at most `above`."""
+    """Finds the section (maximal set of items live together) in which any packing needs most bytes,
+    counting memory that items keep while dead and nothing can fill. An empty Waste if there is no
+    such memory, or at most `above` bytes are needed.
+    """
     owner = items.owner()
     before = np.flatnonzero(owner[1:] == owner[:-1])
     if not len(before):
@@ -55,9 +59,9 @@ def waste(items: Items, above: int = 0) -> Waste:
     before, start, stop, height = before[real], start[real], stop[real], height[real]
     live = items.loads()
     most = live + live_bytes(start, stop + 1, height, items.count)
-    found = Waste(above)
+    largest = Waste(above)
     for section in np.argsort(-most, kind="stable"):
-        if most[section] <= found.bytes:
+        if most[section] <= largest.bytes:
             break
         inside = np.flatnonzero((start <= section) & (section <= stop))
         inside, free = _disjoint(items, owner, owner[before[inside]], inside, height[inside])
@@ -72,15 +76,15 @@ def waste(items: Items, above: int = 0) -> Waste:
             items.part_last[parts],
             items.part_height[parts],
         )
-        if least > 0 and live[section] + least > found.bytes:
+        if least > 0 and live[section] + least > largest.bytes:
             chosen = (start[inside] >= low) & (stop[inside] <= high)
             rows = zip(free[chosen], start[inside][chosen], stop[inside][chosen], strict=True)
-            found = Waste(
+            largest = Waste(
                 int(live[section] + least),
                 int(section),
                 tuple((int(a), int(b), int(c)) for a, b, c in rows),
             )
-    return found if found.section >= 0 else Waste()
+    return largest if largest.section >= 0 else Waste()
 
 
 def _disjoint(
@@ -90,10 +94,11 @@ def _disjoint(
     inside: NDArray[np.int64],
     height: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(numbers of dead stretches whose memory is surely disjoint, bytes of each).
-
-    Of the stretches `inside`, of items `dead`, these are of items all live in one section, that
-    where such items have most bytes. Bytes are at most those of the item there.
+    """Selects dead stretches that share no memory in any packing, as their items are live together
+    in one section: that in which all items `dead` together have most bytes.
+    A dead stretch is a range of sections in which an item is not live but keeps its offset; `dead`,
+    `inside`, `height`: item, number and bytes of each. `owner`: each part's item. Returns (numbers
+    of those selected, bytes of each: at most those of its item in that section).
     """
     if not len(inside):
         return inside, height
@@ -119,8 +124,11 @@ def _unfilled(
     last: NDArray[np.int64],
     height: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """(bytes, first, last section) of the range of sections in which dead stretches have most bytes
-    (`free`) beyond those (`height`) of the items' parts that lie within the range.
+    """Finds the range of sections in which dead stretches exceed by most bytes what may fill them;
+    of both, those that begin and end in a range count there.
+    `start`, `stop`, `free`: first section, last section and bytes of each dead stretch, in which an
+    item keeps its offset while not live; `first`, `last`, `height`: of each part of items. Returns
+    (bytes in excess, first section of the range, last section).
     """
     lows, highs = np.unique(start), np.unique(stop)
     excess = np.zeros((len(lows), len(highs)), np.int64)

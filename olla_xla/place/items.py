@@ -1,5 +1,4 @@
 """Sections: the maximal sets of blocks that are live together, found by a sweep over time.
-
 Two blocks overlap in time exactly if they share a section, and a packing fits a capacity exactly if
 it does so in every section; so the placers use sections instead of times.
 """
@@ -16,7 +15,7 @@ from olla_xla.place.problem import PlacementProblem
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Items:
-    """The items to place in one memory space: blocks, those of one group joined to one item.
+    """The items to place in one memory space: blocks, those of a group with one offset as one item.
 
     A section is a maximal set of blocks that are live together; sections are numbered over time.
     Item i covers sections part_first[p], ..., part_last[p] with part_height[p] bytes for each of
@@ -30,7 +29,7 @@ class Items:
       align: [items] bytes. fixed: [items] pinned offset or -1 (bytes).
       span: [items] time it is live. lower, upper: [items] from its first time to past its last.
       grain: bytes of which all offsets are multiples.
-      ids: [items] the item's number in the Items that this is a part of.
+      ids: [items] the item's number among all items of the memory space.
     """
 
     count: int
@@ -52,20 +51,22 @@ class Items:
         return len(self.size)
 
     def owner(self) -> NDArray[np.int64]:
-        """int64 [parts], the item of each part."""
+        """Lists the item that each part belongs to, int64 [parts]; a part is a range of sections in
+        which an item is live with one height in bytes.
+        """
         return np.repeat(np.arange(len(self)), np.diff(self.part_ptr))
 
     def loads(self) -> NDArray[np.int64]:
-        """int64 [count], bytes live in each section, heights rounded up to `grain`."""
+        """Sums the bytes live in each section, a maximal set of items live together, with heights
+        rounded up to `grain`: int64 [count].
+        """
         return live_bytes(self.part_first, self.part_last + 1, self.part_height, self.count)
 
 
 def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.int64]]:
-    """Joins the blocks of one memory space into items, and finds the sections.
-
-    Returns:
-      (items, int64 [blocks]: the item of each block; -1 in other spaces, or where a group has no
-      bytes).
+    """Joins the blocks of one memory space into items (a block, or a group that shares one offset)
+    and finds the sections, the maximal sets of items live together. Returns (items, int64 [blocks]:
+    the item of each block; -1 in other spaces, or where a group has no bytes).
     """
     mine = np.flatnonzero((problem.space == space) & (problem.size > 0))
     groups = np.unique(problem.group[mine])
@@ -116,7 +117,10 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
 def parts_of(
     problem: PlacementProblem, blocks: NDArray[np.int64], item: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """int64 arrays (item, lower, upper, bytes) of all parts; an item's parts do not overlap."""
+    """Divides the life of items into parts: intervals [lower, upper) with the bytes of the largest
+    block live then. `blocks`: numbers of those to look at; `item`: each block's item.
+    Returns int64 [parts] each: item, lower, upper (times of the problem), bytes.
+    """
     members = np.bincount(item[blocks])
     single = blocks[members[item[blocks]] == 1]
     rows = [
@@ -132,7 +136,9 @@ def parts_of(
 
 
 def _profile(item: int, problem: PlacementProblem, group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[4, parts]: item, lower, upper, and bytes of the largest member of a group live then."""
+    """Computes an item's parts, intervals with the bytes of the largest block of `group` live then:
+    int64 [4, parts]; rows: item, lower, upper (time), bytes.
+    """
     points = np.unique(np.concatenate([problem.lower[group], problem.upper[group]]))
     height = np.zeros(len(points), np.int64)
     for block in group:
@@ -148,9 +154,9 @@ def _profile(item: int, problem: PlacementProblem, group: NDArray[np.int64]) -> 
 def _sweep(
     lower: NDArray[np.int64], upper: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """(first section of each interval [lower, upper), last section, number of sections).
-
-    The live set is maximal where an end follows a start; ends come before starts at equal times.
+    """Finds sections: maximal sets of intervals [lower, upper) that overlap, numbered over time.
+    A section ends where an end follows a start; ends come before starts at equal times. Returns
+    (first section of each interval, last section of each, number of sections).
     """
     n = len(lower)
     times = np.concatenate([upper, lower])
@@ -166,9 +172,9 @@ def _sweep(
 
 
 def load_bound(items: Items) -> int:
-    """The most bytes live in any section: a lower bound on the height of any packing.
-
-    The topmost block of a section needs no padding, so the largest padding there is left out.
+    """Computes a lower bound in bytes on the height of any packing: the most bytes live in a
+    section (maximal set of items live together), or the highest end of a pinned item if that is
+    higher. A section's topmost block needs no padding, so the largest padding there is left out.
     """
     bound = int(np.max(items.fixed + items.need, where=items.fixed >= 0, initial=0))
     loads = items.loads()
@@ -186,7 +192,9 @@ def load_bound(items: Items) -> int:
 
 
 def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
-    """The items of these numbers, int64 [any], as Items with sections maximal among them."""
+    """Makes a packing problem of the items `chosen` (int64, numbers) alone, with sections (maximal
+    sets of items live together) of its own.
+    """
     chosen = np.asarray(chosen, np.int64)
     counts = np.diff(items.part_ptr)[chosen]
     ptr = np.zeros(len(chosen) + 1, np.int64)
@@ -206,7 +214,9 @@ def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
 
 
 def independent(items: Items) -> Sequence[Items]:
-    """Splits a packing problem at times that no item spans, into parts to be packed separately."""
+    """Splits a packing problem into problems that share no time, to be packed separately; an item
+    takes all time from the start of its first part to the end of its last one.
+    """
     if not len(items):
         return []
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])

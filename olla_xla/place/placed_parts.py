@@ -19,10 +19,10 @@ FIRST and LAST are sections, as in Items; TOP is one past the part's last byte.
 
 
 class Shapes(NamedTuple):
-    """The parts of the items to place, as in Items.
+    """When and with how many bytes items are live, as arrays for compiled loops.
 
     Attributes:
-      ptr: int64 [items + 1], item -> parts.
+      ptr: int64 [items + 1], item -> its parts, ranges of sections (sets of items live together).
       first, last, height: int64 [parts], sections, both inclusive, and bytes.
       size: int64 [items], the largest height of an item's parts.
       fixed: int64 [items], the offset of an item that must not move, else -1.
@@ -37,7 +37,7 @@ class Shapes(NamedTuple):
 
 
 def shapes_of(items: Items) -> Shapes:
-    """The shapes of items, as arrays for compiled loops."""
+    """Takes from `items` what compiled loops need: lifetimes, heights, pinned offsets (bytes)."""
     parts = items.part_ptr, items.part_first, items.part_last, items.part_height
     return Shapes(*parts, items.size, items.fixed)
 
@@ -46,18 +46,19 @@ def shapes_of(items: Items) -> Shapes:
 def fit(
     i: int, shapes: Shapes, target_height: int, gap: int, placed: NDArray[np.int64], count: int
 ) -> int:
-    """The offset in bytes at which item `i` fits into a gap among the items that are placed.
+    """Finds an offset in bytes for item `i` in a gap between placed items that overlap it in time;
+    on top of all of these if it fits into no gap.
 
     Args:
-      i: the item. shapes: of all items. target_height: bytes; only where no gap below it is large
-        enough does the item end above.
-      gap: which one: LOWEST, TIGHTEST or HIGHEST.
-      placed: int64 [5, any], placed rectangles by rising offset: FIRST and LAST section, LOW and
-        TOP in bytes, ITEM. count: how many columns of it are in use.
+      i: the item. shapes: of all items. target_height: bytes; HIGHEST takes gaps below it alone.
+      gap: which gap: LOWEST, TIGHTEST or HIGHEST.
+      placed: int64 [5, any], rectangles by rising offset, one for each range of sections (sets of
+        items live together) of a placed item: FIRST and LAST section, LOW and TOP in bytes, ITEM.
+      count: how many columns of `placed` are in use.
     """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     height = shapes.size[i]
-    x, found, least = np.int64(0), np.int64(-1), np.int64(-1)
+    x, chosen, least = np.int64(0), np.int64(-1), np.int64(-1)
     for k in range(count):
         if placed[TOP, k] <= x:
             continue
@@ -74,23 +75,25 @@ def fit(
                 return int(x)
             if gap == HIGHEST:
                 if placed[LOW, k] <= target_height:
-                    found = placed[LOW, k] - height
+                    chosen = placed[LOW, k] - height
             elif least < 0 or spare < least:
-                least, found = spare, x
+                least, chosen = spare, x
                 if spare == 0:
                     return int(x)
         x = placed[TOP, k]
     spare = target_height - x - height
     if gap == HIGHEST and spare >= 0:
         return int(target_height - height)
-    if found < 0 or (gap == TIGHTEST and 0 <= spare < least):
+    if chosen < 0 or (gap == TIGHTEST and 0 <= spare < least):
         return int(x)
-    return int(found)
+    return int(chosen)
 
 
 @inner
 def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
-    """Inserts the parts of item `i` at offset `x` into sorted `placed`; returns the new count."""
+    """Inserts item `i` at offset `x` into `placed`: rectangles of sections by bytes, sorted by
+    offset, of which `count` columns are in use; returns the new count.
+    """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     width = hi - lo
     at = count

@@ -72,7 +72,8 @@ def place(
       time_limit: seconds of search, at most. The heuristics' time comes on top.
       node_limit: placements that the search may try, or None. Where it is reached before the time
         limit, equal problems get equal packings.
-      backend: of "ilp": "highs", "cpsat" or "gurobi". gap: it may end so much above its bound.
+      backend: solver of method "ilp": "highs", "cpsat" or "gurobi". gap: the integer program may
+        end with a height at most this fraction above its bound.
 
     Raises:
       InputError: no such method or backend; best fit with pinned blocks.
@@ -109,10 +110,9 @@ all in bytes) -> its packing."""
 
 
 def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -> Packing:
-    """Splits a problem into independent parts, places each by `place_part`, and joins them.
-
-    `budget`: the one that `place_part` spends, for the report. CheckError: the verifier rejected
-    the packing (a bug).
+    """Splits a problem at times that no block spans, places all parts by `place_part`, joins them.
+    `budget`: what `place_part` spends from; it is reported. Raises CheckError if the verifier
+    rejects the packing (a bug).
     """
     started = time.monotonic()
     offsets = np.where(problem.fixed >= 0, problem.fixed, 0)
@@ -126,10 +126,10 @@ def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -
             worst = result
         if result.offsets is not None:
             offsets[item >= 0] = result.offsets[item[item >= 0]]
-    found = worst.status in (Status.OPTIMAL, Status.FEASIBLE)
-    heights = problem.check(offsets) if found else {}
+    solved = worst.status in (Status.OPTIMAL, Status.FEASIBLE)
+    heights = problem.check(offsets) if solved else {}
     return Packing(
-        offsets=offsets if found else None,
+        offsets=offsets if solved else None,
         heights={space: heights.get(space, 0) for space in bounds} if heights else {},
         bounds=bounds,
         status=worst.status,
@@ -156,7 +156,9 @@ class PartPacking:
 
 
 def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> PartPacking:
-    """Places the items of one memory space, each independent part by `place_part`."""
+    """Places the items of one memory space: calls `place_part` for each set of them that shares no
+    time with others, and joins the packings.
+    """
     parts = sorted(((least_height(p), p) for p in independent(items)), key=lambda p: -p[0])
     bound = max((least for least, _ in parts), default=0)
     if _pins_clash(items) or (capacity is not None and bound > capacity):
@@ -168,14 +170,14 @@ def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> P
     for least, part in parts:
         # A part need not be lower than the highest one before it.
         target_height = max(bound, height) if capacity is None else capacity
-        found = place_part(part, least, target_height, capacity)
-        bound = max(bound, found.bound)
-        if found.offsets is None:
-            return dataclasses.replace(found, bound=bound)
-        offsets[part.ids] = found.offsets
-        height = max(height, height_of(part, found.offsets))
-        sources.append(found.source)
-        reasons.append(found.stopped_by)
+        packing = place_part(part, least, target_height, capacity)
+        bound = max(bound, packing.bound)
+        if packing.offsets is None:
+            return dataclasses.replace(packing, bound=bound)
+        offsets[part.ids] = packing.offsets
+        height = max(height, height_of(part, packing.offsets))
+        sources.append(packing.source)
+        reasons.append(packing.stopped_by)
     source = max(sources, key=lambda s: (s.startswith(("search", "ilp")), s), default="bound")
     if height <= bound:
         return PartPacking(bound, Status.OPTIMAL, StopReason.PROOF, source, offsets)
@@ -185,7 +187,9 @@ def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> P
 
 
 def enough(capacity: int | None) -> StopReason:
-    """Why a search may stop at the target height: it is a proven bound (PROOF), or the CAPACITY."""
+    """Says why a search may stop at its target height: CAPACITY if a memory space has one (bytes);
+    else PROOF, as no lower height is possible or of use.
+    """
     return StopReason.PROOF if capacity is None else StopReason.CAPACITY
 
 
@@ -204,16 +208,16 @@ def _pins_clash(items: Items) -> bool:
 
 
 def height_of(items: Items, offsets: NDArray[np.int64]) -> int:
-    """The height of a packing in bytes; offsets int64 [items]."""
+    """Computes the height of a packing: bytes to its highest end; offsets: int64 [items], bytes."""
     return int(np.max(offsets + items.need, initial=0))
 
 
 def _place_part(
     part: Items, bound: int, target_height: int, capacity: int | None, method: str, budget: Budget
 ) -> PartPacking:
-    """Places an independent part within `target_height` bytes, or as low as the budget allows.
-
-    `bound`: a lower bound on the part's height; the result has it, or a higher one.
+    """Places items that are independent of others within `target_height` bytes, or as low as the
+    budget of time and search nodes allows. `capacity`: if given, bytes within which any packing
+    will do. `bound`: a lower bound on the height in bytes; the result has it, or a higher one.
     """
     best, source = by_rules(part, target_height, heuristics(part, method), budget)
     if best is not None and height_of(part, best) <= target_height:
@@ -231,17 +235,17 @@ def _place_part(
     if height_of(part, best) <= target_height:
         return PartPacking(bound, Status.FEASIBLE, enough(capacity), source, best)
     with budget.portion(_SEARCH):
-        found = _searched(Search(part), bound, target_height, None, best, source, budget)
-    assert found.offsets is not None
-    target_height = max(target_height, found.bound)
-    best, source = found.offsets, found.source
+        searched = _searched(Search(part), bound, target_height, None, best, source, budget)
+    assert searched.offsets is not None
+    target_height = max(target_height, searched.bound)
+    best, source = searched.offsets, searched.source
     seed = 1
     while height_of(part, best) > target_height and budget.left() > 0:
         best, source = repair(part, target_height, best, source, budget, 1 / 3, seed)
         seed += 1
     met = height_of(part, best) <= target_height
     stopped_by = enough(capacity) if met else budget.stopped_by
-    return PartPacking(found.bound, Status.FEASIBLE, stopped_by, source, best)
+    return PartPacking(searched.bound, Status.FEASIBLE, stopped_by, source, best)
 
 
 def _by_program(
@@ -253,8 +257,9 @@ def _by_program(
     backend: str,
     limits: SolverLimits,
 ) -> PartPacking:
-    """Lowers the packing `begin` of a part by an integer program, to the target height or the least
-    that it finds in time.
+    """Lowers a packing (`begin`) of `part` by an integer program, to the target height in bytes or
+    the least that a solver finds in the time left; `begin` stays where the program is too large.
+    With a `capacity` (bytes), the result has no offsets where they exceed it.
     """
     assert begin.offsets is not None
     best, bound, source, reason = begin.offsets, begin.bound, begin.source, begin.stopped_by
@@ -288,11 +293,13 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Lowers packing `best` by local changes, in a `portion` of the budget: (offsets, source)."""
+    """Lowers packing `best` by local changes, in a fraction `portion` of the budget: (offsets,
+    "repair") if that succeeds, else (`best`, `source`: the name of what made it).
+    """
     with budget.portion(portion):
-        found = repaired(part, target_height, best, budget, seed)
-    if height_of(part, found) < height_of(part, best):
-        return found, "repair"
+        repacked = repaired(part, target_height, best, budget, seed)
+    if height_of(part, repacked) < height_of(part, best):
+        return repacked, "repair"
     return best, source
 
 
@@ -302,7 +309,9 @@ Rule = Callable[[], NDArray[np.int64]]
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[NDArray[np.int64] | None, str]:
-    """Tries placement rules until one meets the target height: (lowest offsets, rule's name)."""
+    """Places items by rule after rule until a packing is at most `target_height` bytes high:
+    (offsets of the lowest packing, its rule's name); None and "" without rules.
+    """
     best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:
@@ -318,15 +327,17 @@ def by_rules(
 
 
 def heuristics(part: Items, method: str) -> Sequence[tuple[str, Rule]]:
-    """(name, function that places `part`) for each heuristic of a method; all for "auto"."""
+    """Lists placement heuristics as (name, function that returns offsets of `part`): the one named
+    `method`; all that apply if that is "auto"; none for a method that is no heuristic.
+    """
     orders = greedy_orders(part)
-    found: list[tuple[str, Rule]] = [
+    named: list[tuple[str, Rule]] = [
         (name, lambda order=order: first_fit(part, order)) for name, order in orders.items()
     ]
     if not (part.fixed >= 0).any() or method == "best_fit":
-        found.append(("best_fit", lambda: best_fit(part)))
-    found += [("peak_first", lambda order=o: first_fit(part, order)) for o in peak_orders(part)]
-    return [(name, call) for name, call in found if method in ("auto", name)]
+        named.append(("best_fit", lambda: best_fit(part)))
+    named += [("peak_first", lambda order=o: first_fit(part, order)) for o in peak_orders(part)]
+    return [(name, call) for name, call in named if method in ("auto", name)]
 
 
 def _searched(
@@ -341,8 +352,8 @@ def _searched(
     """Searches for a packing at the target height, then for any below `best`, the lowest known.
 
     Above the target height it bisects between the largest height that failed and the best packing,
-    until that interval is narrow; then it starts again with twice the nodes for each try. A height
-    that is refuted raises the bound.
+    until that interval is narrow; then it starts again with twice the nodes (placements) for each
+    try. A height that is refuted raises `bound`, the lower one. `source`: what found `best`.
     """
     part = search.items
     if capacity is not None:

@@ -1,5 +1,4 @@
 """The placement problem (dynamic storage allocation) and its answer.
-
 A block is live over the half-open interval [lower, upper) and needs `size` bytes at one offset for
 all of it. Blocks that are live at the same time must not share a byte; the highest end of any block
 is to be small, or at most a given capacity.
@@ -126,8 +125,7 @@ class PlacementProblem:
                 raise InputError(f"{pair}, but their fixed offsets differ")
 
     def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
-        """Has the verifier check offsets, int64 [blocks]; memory space -> bytes that it needs.
-
+        """Has the verifier check offsets, int64 [blocks]; returns memory space -> bytes it needs.
         Raises CheckError if they break a constraint; the message names the blocks.
         """
         return check_blocks(

@@ -1,5 +1,4 @@
 """The location program with given lifetimes: equations (6), (7), (8) and (15) of the paper.
-
 Addresses A, a peak, and for a pair (i, j) that is live together a binary a, "i lies below j", or
 else j below i:
 
@@ -43,12 +42,12 @@ def lowered(
     """Lowers a packing by an integer program of all of a part's items.
 
     Args:
-      part: an independent part. offsets: some packing, bytes. least: no lower one is of use, bytes.
-      limits: of building and solving. backend: the solver.
+      part: items that are independent of others. offsets: a packing of them, bytes.
+      least: bytes; no lower packing is of use. limits: of building and solving. backend: solver.
 
     Returns:
-      Offsets, never higher; a height below which there are none, or 0, as up to `least` nothing is
-      proven; and the program's variables and rows.
+      (offsets, never higher; a proven lower bound on the height, or 0 if it is at most `least`;
+        (variables, rows) of the program).
 
     Raises:
       SolverError: the solver failed, or is not licensed for a program of this size.
@@ -69,15 +68,15 @@ def lowered(
 
 
 class Units:
-    """A scale that turns bytes of a part into small integers.
+    """A scale that turns bytes of a packing problem into small integers, multiples of one unit.
 
     Args:
       part: the items. offsets: with which a solver starts, bytes. pins: item -> offset, bytes.
 
     Attributes:
-      unit: bytes that one unit stands for. step: int64 [items] units that divide an item's address.
+      unit: bytes that one unit stands for. step: int64 [items] units that divide its address.
       need: int64 [items] units from its address to its end.
-      pins: item -> offset in bytes, those of the part among them.
+      pins: item -> offset in bytes, those of pinned items of `part` among them.
     """
 
     def __init__(self, part: Items, offsets: NDArray[np.int64], pins: Mapping[int, int]) -> None:
@@ -94,13 +93,13 @@ class Units:
         self.need = part.need // self.unit
 
     def only(self, chosen: NDArray[np.int64]) -> Units:
-        """A copy of this scale for the items `chosen` (numbers), none of them pinned."""
-        found = copy.copy(self)
-        found.pins, found.step, found.need = {}, self.step[chosen], self.need[chosen]
-        return found
+        """Copies this scale for the items `chosen` (numbers) alone, without any pinned offset."""
+        scale = copy.copy(self)
+        scale.pins, scale.step, scale.need = {}, self.step[chosen], self.need[chosen]
+        return scale
 
     def up(self, size: int) -> int:
-        """The least number of units that is no less than so many bytes."""
+        """Converts bytes to units (of `unit` bytes), rounded up."""
         return -(-size // self.unit)
 
 
@@ -109,7 +108,7 @@ class LocationIlp:
 
     Args:
       part: its items. near: which items overlap in time. units: the scale, with the pins.
-      bound: no packing is lower, bytes. most: a height that is known to do, bytes.
+      bound: no packing is lower, bytes. most: the height of a known packing, bytes.
 
     Attributes:
       model: minimises the peak, in units.
@@ -142,7 +141,7 @@ class LocationIlp:
         self._add_pairs()
 
     def start(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The values of all variables, float64, for a packing given as offsets in bytes."""
+        """Computes the values of all variables, float64, for a packing (offsets in bytes)."""
         x = np.zeros(self.model.variables)
         at = offsets // self._units.unit
         x[self._peak] = int((at + self._units.need).max())
@@ -152,12 +151,12 @@ class LocationIlp:
         return x
 
     def offsets(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The offsets in bytes of a solver's point, float64 [variables], that was checked."""
+        """Reads offsets, int64 [items] bytes, from a solver's values of all variables."""
         units = np.rint(x[self._address]).astype(np.int64) * self._units.step
         return units * self._units.unit
 
     def _ranges(self) -> tuple[list[int], list[int]]:
-        """The lowest and highest address of each item, in units."""
+        """Computes the lowest and the highest address of each item, in units of `Units`."""
         low = [0] * len(self._part)
         high = (self._most - self._units.need) // self._units.step * self._units.step
         high = np.maximum(high, 0).tolist()
@@ -166,8 +165,8 @@ class LocationIlp:
         return low, high
 
     def _meeting(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yields (i, j, height of i where j lies on it, height of j where i lies on it), in units,
-        for the pairs i < j of items that are live together.
+        """Yields (i, j, least distance from i up to j if i lies below, from j up to i if j does),
+        in units of `Units`, for the pairs i < j of items that are live together.
         """
         near, unit = self._near, self._units.unit
         for i in range(len(self._part)):
@@ -201,10 +200,9 @@ class LocationIlp:
         most: int = 0,
         tag: str = "(7) decided",
     ) -> None:
-        """Adds the row A_i + height <= A_j: item i lies below j.
-
-        If the binary column `chosen` is given, only where it is `value`; elsewhere `most` relaxes
-        the row.
+        """Adds the row A_i + height <= A_j on addresses A (in units): item i lies below item j.
+        If `chosen`, a binary variable, is given, the row holds where that is `value`; elsewhere it
+        is relaxed by `most` units. `tag` names the row.
         """
         step = self._units.step
         columns = [self._address[i], self._address[j]]
@@ -219,7 +217,9 @@ class LocationIlp:
 
 
 def in_order_of_twins(near: Neighbours, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Offsets of the same packing in which identical items (twins) lie in the order of numbers."""
+    """Exchanges the offsets of identical items (in lifetime, sizes and alignment) so that they rise
+    with the items' numbers: returns the offsets of a packing of the same height.
+    """
     result = offsets.copy()
     first = np.arange(len(offsets))
     for i in np.flatnonzero(near.twin >= 0):

@@ -1,5 +1,4 @@
 """Local repair of a packing: a few items at a time are taken out and repacked.
-
 A try takes out an item that exceeds the target height and some that overlap it in time: those where
 it is to go, those in a band of addresses, or a random few. The result is kept unless more weighted
 bytes exceed the target height than before. After many tries without improvement, the weights of
@@ -37,7 +36,7 @@ class Scratch(NamedTuple):
     """Arrays that tries of `relocate` reuse; the first of `taken` is the item a try is about.
 
     Attributes:
-      mark: bool [items], taken out. taken: int64 [items], which ones, as far as filled.
+      mark: bool [items], taken out of the packing. taken: int64 [items], these, as far as filled.
       near: int64 [items], items that overlap one in time, as far as filled.
       key: float64 [items], by place in `taken`: the least is placed first.
       fresh: int64 [items], the new offset of each item that was taken out, in bytes.
@@ -55,7 +54,7 @@ class _Packing(NamedTuple):
 
     Attributes:
       offset: int64 [items] bytes. length: int64 [items], sections from its first to its last.
-      weight: float64 [items], of each byte above the target height.
+      weight: float64 [items], what each byte of an item above the target height costs.
     """
 
     offset: NDArray[np.int64]
@@ -86,7 +85,7 @@ def relocate(
       tries: at most. seed: of the random numbers and of how many items are repacked at once.
 
     Returns:
-      (the offsets with fewest bytes above the target height, items placed).
+      (the offsets with fewest bytes above the target height, how many times an item was placed).
     """
     np.random.seed(seed)
     n, some = len(shapes.size), _SOME[seed % len(_SOME)]
@@ -135,7 +134,7 @@ def relocate(
 
 @jit
 def _lengths(shapes: Shapes) -> NDArray[np.int64]:
-    """int64 [items], the number of sections from the first to the last of each item."""
+    """Counts the sections (sets of items live together) from each item's first to last: int64."""
     length = np.empty(len(shapes.size), np.int64)
     for i in range(len(length)):
         length[i] = shapes.last[shapes.ptr[i + 1] - 1] - shapes.first[shapes.ptr[i]] + 1
@@ -159,7 +158,7 @@ def _take(
       offset, shapes, target_height: as in `relocate`. trial: mark, taken and near are filled.
 
     Returns:
-      (items taken out, the offset at which the first of them is to go or ANYWHERE).
+      (number of items out, offset in bytes at which the target is to go or ANYWHERE).
     """
     target = outs[np.random.randint(len(outs))]
     most = 3 + np.random.randint(some)
@@ -198,14 +197,10 @@ def _take_place(
     trial: Scratch,
     count: int,
 ) -> tuple[int, int]:
-    """Chooses an offset for the target at an end of a neighbour; takes out what overlaps it there.
-
-    Args:
-      target: the item. m: number of items in `trial.near`. offset: int64 [items] bytes.
-      shapes: of all items. trial: is filled. count: items taken out so far.
-
-    Returns:
-      (items taken out, the target's new offset, or ANYWHERE if a pinned item lies there).
+    """Chooses an offset for the item `target` at an end of one of the `m` items in `trial.near`,
+    which overlap it in time, and takes out of the packing what overlaps it there.
+    `count`: items taken out so far; `offset`: int64 [items] bytes. Returns (number of items taken
+    out, the target's new offset, or ANYWHERE if a pinned item lies there).
     """
     size, fixed = shapes.size, shapes.fixed
     j = trial.near[np.random.randint(m)]
@@ -233,9 +228,10 @@ def _take_band(
     trial: Scratch,
     count: int,
 ) -> int:
-    """Takes out items whose addresses meet a band, of random width, around an end of a near item.
-
-    Arguments as in `_take_place`; stops at 3 * `most` items. Returns how many are out.
+    """Takes out of a packing items whose addresses meet a band, of random width, around an end of a
+    random one of the `m` items in `trial.near`, which overlap item `target` in time; those are
+    taken that overlap the target or that one. They join the `count` items in `trial.taken`, up to 3
+    * `most`; returns how many are out.
     """
     size, near = shapes.size, trial.near
     j = near[np.random.randint(m)]
@@ -264,9 +260,9 @@ def _take_few(
     trial: Scratch,
     count: int,
 ) -> int:
-    """Takes out a few items that overlap one near the target in time, mostly at close addresses.
-
-    Arguments as in `_take_place`; at most `most` items are out then. Returns how many.
+    """Takes out of a packing random items that overlap in time one of the `m` items in
+    `trial.near`, which overlap item `target`; mostly such with addresses close together. They join
+    the `count` items in `trial.taken`, up to `most`; returns how many are out.
     """
     near = trial.near
     m = overlapping(near[np.random.randint(m)], shapes, near)
@@ -290,7 +286,9 @@ def _take_few(
 def _without(
     mark: NDArray[np.bool_], placed: NDArray[np.int64], count: int, kept: NDArray[np.int64]
 ) -> int:
-    """Copies columns of `placed`, of items not marked, to `kept`; returns how many there are."""
+    """Copies to `kept` the columns of `placed` (rectangles of items' parts; `count` are in use)
+    whose items are not marked; returns how many these are.
+    """
     number = 0
     for k in range(count):
         if not mark[placed[ITEM, k]]:
@@ -309,10 +307,10 @@ def _arrange(
     target_height: int,
     trial: Scratch,
 ) -> tuple[int, float]:
-    """Sets `trial.key`, by which items taken out are repacked, and clears their marks.
-
-    `at`: the first one's new offset, or ANYWHERE. `packing`, `size`: before they were taken out.
-    Returns (their bytes above the target height, the same with their weights).
+    """Sets `trial.key`, by which the `taken` items that are out are repacked (least first), and
+    clears their marks. `at`: the offset at which the first one is to go, or ANYWHERE.
+    `packing`, `size` (bytes): of all items before. Returns (bytes of those taken that lay above the
+    target height, the same with their weights).
     """
     by, noise = np.random.randint(4), 2 * np.random.random()
     target_first = at != ANYWHERE or np.random.random() < 0.5
@@ -351,14 +349,15 @@ def repack(
     """Places removed items again, one by one; stops when more than `limit` exceeds the target.
 
     Args:
-      taken: items to place. at: where the first of them is to go, or ANYWHERE.
+      taken: how many items of `trial.taken` to place. at: where the first is to go, or ANYWHERE.
       limit: the most weighted bytes that may be above the target height.
       weight: float64 [items], of bytes above the target height. shapes: of all items.
-      placed, count: the parts of the other items; those of the items are added.
+      placed, count: rectangles of the other items' parts; those of the items placed are added.
       target_height: bytes. trial: `fresh` gets the new offsets.
 
     Returns:
-      (bytes above the target height, the same with their weights, placed parts, items placed).
+      (bytes above the target height, the same with their weights, new count of rectangles in
+        `placed`, how many items were placed).
     """
     gap = np.random.randint(3)
     target = trial.taken[0]

@@ -1,5 +1,4 @@
 """Repairs packings: what exceeds a target height is placed earlier, or other items make way.
-
 Two compiled loops, both of many cheap tries. The first repeats first fit, each time with the items
 that exceeded it moved forward in the order (squeaky wheels; Joslin and Clements 1999). The second
 keeps most items where they are and repacks a few (relocate.py). All randomness is seeded.
@@ -30,7 +29,7 @@ _MAX_ITEMS = 20_000
 
 
 def repairable(items: Items) -> bool:
-    """Whether `repaired` can handle these items: one alignment, not too many."""
+    """Whether `repaired` can handle these items: equal alignments, and not too many items."""
     return bool((items.align == items.grain).all()) and 0 < len(items) <= _MAX_ITEMS
 
 
@@ -40,11 +39,11 @@ def repaired(
     """Looks, by local changes to a packing, for one at most `target_height` bytes high.
 
     Args:
-      items: one independent part, `repairable`. best: int64 [items], a packing.
+      items: independent of others, `repairable`. best: int64 [items], offsets in bytes.
       budget: is charged one node for each item placed. seed: of the random numbers.
 
     Returns:
-      Offsets no higher than those of `best`.
+      Offsets of a packing no higher than `best`.
     """
     length = np.add.reduceat(items.part_last - items.part_first + 1, items.part_ptr[:-1])
     level = np.minimum.reduceat(items.part_height, items.part_ptr[:-1]) == items.size
@@ -62,10 +61,10 @@ def repaired(
         return best
     tries = _Repair(core, height, budget)
     top = int(np.max(best + items.size))
-    for found in tries.packings(seed):
-        if floor + int(np.max(found + core.size)) < top:
-            offsets[rest] = floor + found
-            best, top = offsets.copy(), floor + int(np.max(found + core.size))
+    for core_offsets in tries.packings(seed):
+        if floor + int(np.max(core_offsets + core.size)) < top:
+            offsets[rest] = floor + core_offsets
+            best, top = offsets.copy(), floor + int(np.max(core_offsets + core.size))
         if top <= target_height or budget.left() <= 0:
             break
     return best
@@ -81,7 +80,9 @@ class _Repair:
         self.rate = 1e-3
 
     def packings(self, seed: int) -> Iterator[NDArray[np.int64]]:
-        """Yields packings without end; a later one may be higher than an earlier one."""
+        """Yields packings (int64 [items], bytes) without end: from first fit in four orders, then
+        from local changes to those; a later one may be higher than an earlier one.
+        """
         items = self.items
         length = np.add.reduceat(items.part_last - items.part_first + 1, items.part_ptr[:-1])
         whole = items.part_last[items.part_ptr[1:] - 1] - items.part_first[items.part_ptr[:-1]] + 1
@@ -94,9 +95,9 @@ class _Repair:
         pool: list[tuple[float, int, NDArray[np.int64]]] = []
         for number, key in enumerate(keys):
             low, high = ((0.3, 0.9), (0.0, 0.3), (0.8, 1.0))[seed % 3]
-            found = self._squeaky(key, seed * len(keys) + number, low, high)
-            pool.append((self._over(found), number, found))
-            yield found
+            packing = self._squeaky(key, seed * len(keys) + number, low, high)
+            pool.append((self._over(packing), number, packing))
+            yield packing
         seed *= 1000
         while True:
             pool.sort(key=lambda row: row[:2])
@@ -104,11 +105,11 @@ class _Repair:
                 rank = min(rank, len(pool) - 1)
                 _, number, offsets = pool[rank]
                 seed += 1
-                found = self._relocated(offsets, seed)
-                yield found
-                over = self._over(found)
+                packing = self._relocated(offsets, seed)
+                yield packing
+                over = self._over(packing)
                 if over < pool[rank][0]:
-                    pool[rank] = (over, number, found)
+                    pool[rank] = (over, number, packing)
 
     def _over(self, offsets: NDArray[np.int64]) -> float:
         size = self.items.size
@@ -125,12 +126,12 @@ class _Repair:
         # Some rounds at a time, so that the clock is checked between them.
         for start in range(0, rounds, 50):
             chunk = min(50, rounds - start)
-            found, height, spent = _squeaky(
+            lowest, height, spent = _squeaky(
                 rank, self.shapes, self.target_height, chunk, seed * 100 + start, low, high
             )
             self.budget.charge(spent * len(key), 0.0)
             if top is None or height < top:
-                best, top = found, height
+                best, top = lowest, height
             if top <= self.target_height or self.budget.left() <= 0:
                 break
         return best
@@ -139,10 +140,10 @@ class _Repair:
         left = self.budget.seconds()
         tries = int(max(100, min(_TRIES, left / self.rate, self.budget.nodes_left())))
         started = clock.now()
-        found, placed = relocate(offsets.copy(), self.shapes, self.target_height, tries, seed)
+        moved, placed = relocate(offsets.copy(), self.shapes, self.target_height, tries, seed)
         self.budget.charge(placed, 0.0)
         self.rate = max((clock.now() - started) / tries, 1e-7)
-        return found
+        return moved
 
 
 @jit
@@ -155,7 +156,7 @@ def _squeaky(
     low: float,
     high: float,
 ) -> tuple[NDArray[np.int64], int, int]:
-    """Runs rounds of first fit, the items of least rank first.
+    """Runs rounds of first fit, the items of least rank first; what ends too high comes earlier.
 
     Args:
       rank: float64 [items], changed in place: ranks of items above the target height are multiplied
@@ -163,7 +164,7 @@ def _squeaky(
       shapes: the items. target_height: bytes. rounds: at most. seed: of the random numbers.
 
     Returns:
-      (the best offsets, their height in bytes, rounds done).
+      (the offsets of the lowest packing, its height in bytes, rounds done).
     """
     np.random.seed(seed)
     n = len(shapes.size)

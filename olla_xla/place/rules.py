@@ -15,15 +15,14 @@ _FEW = 128
 
 
 def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
-    """Name -> order for `first_fit`, int64 [items]: by falling size, lifetime or their product."""
+    """Orders items for `first_fit` by falling size, lifetime or product: name -> int64 [items]."""
     keys = {"size": items.size, "span": items.span, "area": items.size * items.span}
     return {f"greedy_{name}": np.argsort(-key, kind="stable") for name, key in keys.items()}
 
 
 def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Places items in this order, pinned ones first; int64 [items], offsets in bytes.
-
-    Quadratic in the number of items, with a small constant.
+    """Places items in this order, pinned ones first, each at the lowest offset that is free while
+    it is live. Returns int64 [items], offsets in bytes. Quadratic in the number of items.
     """
     order = np.asarray(order, np.int64)
     pinned = items.fixed[order] >= 0
@@ -45,7 +44,9 @@ def _first_fit(
     shapes: Shapes,
     align: NDArray[np.int64],
 ) -> None:
-    """Fills `offset` [items] by first fit in this order; `placed` [5, parts] is working memory."""
+    """Fills `offset` (int64 [items], bytes) in this order: with the lowest free offset, or an
+    item's pinned one. `placed` [5, parts] is working memory; `align`: bytes, of each item.
+    """
     count = 0
     for i in order:
         x = shapes.fixed[i]
@@ -57,7 +58,9 @@ def _first_fit(
 
 @inner
 def _lowest(i: int, shapes: Shapes, align: int, placed: NDArray[np.int64], count: int) -> int:
-    """The lowest aligned offset at which no part of item `i` meets one of `count` placed ones."""
+    """Finds the lowest aligned offset of item `i` at which it meets none of `count` rectangles in
+    `placed` (sections by bytes that other items take).
+    """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     x, moved = 0, True
     while moved:
@@ -81,7 +84,7 @@ def _lowest(i: int, shapes: Shapes, align: int, placed: NDArray[np.int64], count
 
 
 def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
-    """Yields orders for `first_fit`, int64 [items], with items of the fullest section first."""
+    """Yields orders for `first_fit`, int64 [items], that begin with the items live at the peak."""
     if not len(items):
         return
     there, pinned, stacks = fullest(items)
@@ -94,8 +97,9 @@ def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
 def fullest(
     items: Items,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
-    """For the section with most live bytes: (bool [items], live there; bool [items], live there and
-    in all sections; sort keys, int64 [items]).
+    """Looks at the section (maximal set of items live together) with most live bytes: returns (bool
+    [items], live there; bool [items], live there and from the first section to the last; keys,
+    int64 [items] each, by which items live there may be sorted).
     """
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
@@ -114,12 +118,12 @@ def ordered(
     stack: NDArray[np.int64],
     other: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """An order for `first_fit`, int64 [items], that places items of the fullest section first.
-
-    Items live in all sections come first of these: between others they would split the memory.
+    """Makes an order for `first_fit`, int64 [items], with items of the fullest section first.
+    Of these, items live in all sections come first: between others they would split the memory.
 
     Args:
-      there, pinned: of `fullest`. stack: key for items in `there`. other: key for all others.
+      there, pinned: bool, live in the fullest section; in all. stack: key to sort those in `there`
+        by, least first. other: key for all others.
     """
     return np.lexsort((other, np.where(there, stack, 0), ~pinned, ~there))
 
@@ -136,8 +140,7 @@ def ordered(
 
 
 def best_fit(items: Items) -> NDArray[np.int64]:
-    """Offsets by best fit, int64 [items], in bytes; quadratic in the number of items.
-
+    """Places items by best fit: int64 [items], offsets in bytes; quadratic in the number of items.
     An item of several parts is taken as if it were live from its first to its last section.
     InputError: an item is pinned; the method has no rule for a block above free space.
     """
@@ -163,8 +166,8 @@ def _best_fit(
     size: NDArray[np.int64],
     align: NDArray[np.int64],
 ) -> None:
-    """Fills `offset` [items] by best fit; `lines` [3, sections] and `order` are working memory.
-
+    """Fills `offset` (int64 [items], bytes) by best fit; `lines` [3, sections] and `order` (items,
+    longest lived first) are working memory. `first`, `last`: [items] sections.
     A line is a range of sections with one free offset, `level`. Its id is its first section; `stop`
     is its last, `before` the line to its left.
     """
@@ -205,7 +208,9 @@ def _split(
     stop: NDArray[np.int64],
     before: NDArray[np.int64],
 ) -> int:
-    """Cuts a line in two before `section`, if inside it; returns the line that begins there."""
+    """Cuts a line (sections above which memory is free from one offset, `level`) in two before
+    `section`, if that is inside it; returns the line that begins there, else `line`.
+    """
     if section <= line or section > stop[line]:
         return line
     level[section], stop[section], before[section] = level[line], stop[line], line
@@ -219,7 +224,9 @@ def _split(
 def _lift(
     line: int, level: NDArray[np.int64], stop: NDArray[np.int64], before: NDArray[np.int64]
 ) -> int:
-    """Raises a line to the lower of its neighbours' levels and merges them; returns the line."""
+    """Raises a line (sections above which memory is free from one offset, its level) to the lower
+    one of its neighbours' levels and merges them; returns the merged line.
+    """
     left, right = before[line], stop[line] + 1
     if left >= 0 and (right >= len(stop) or level[left] <= level[right]):
         level[line] = level[left]
@@ -232,7 +239,9 @@ def _lift(
 def _join(
     line: int, level: NDArray[np.int64], stop: NDArray[np.int64], before: NDArray[np.int64]
 ) -> int:
-    """Merges a line with neighbours of the same level; returns the merged line."""
+    """Merges a line (sections above which memory is free from one offset, its level) with
+    neighbours of the same level; returns the merged line.
+    """
     right = stop[line] + 1
     if right < len(stop) and level[right] == level[line]:
         stop[line] = stop[right]

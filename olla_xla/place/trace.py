@@ -1,5 +1,4 @@
 """Traces of allocations as CSV: one block a row, `id,lower,upper,size[,alignment][,offset]`.
-
 Columns are found by their names, in any order; MiniMalloc's older names are read as well
 (`buffer_id,start,end,size`, where `end` is inclusive).
 """
@@ -74,7 +73,9 @@ def read_trace(path: str | os.PathLike[str], *, capacity: int | None = None) -> 
 
 
 def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[int, str]]:
-    """Kind of column ("id", "lower", ...) -> (its position, its name); InputError if invalid."""
+    """Finds the columns of a trace by its first row: kind ("id", "lower", "upper", "size", ...) ->
+    (column's index, name). Raises InputError if one is missing, unknown or twice.
+    """
     place: dict[str, tuple[int, str]] = {}
     for k, column in enumerate(header):
         column = column.strip()
@@ -96,8 +97,11 @@ def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[
 
 
 def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
-    """Kind of column -> number, of one row; InputError, which begins with `where`, if invalid."""
-    found = {"alignment": 1, "fixed": -1}
+    """Reads the numbers of one block; alignment 1 and pinned offset -1 ("fixed") by default.
+    `cells`: kind of column -> (its name, text); `where`: file and row, for messages.
+    Raises InputError: a text is no whole number, or a number is out of range.
+    """
+    numbers = {"alignment": 1, "fixed": -1}
     for kind, (column, text) in cells.items():
         if kind == "id" or (kind == "offset" and not text):
             continue
@@ -111,13 +115,13 @@ def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
             raise InputError(f"{where}, column {column}: {value} is below {kind == 'alignment':d}")
         if kind == "upper" and column.lower() == "end":
             value += 1
-        found["fixed" if kind == "offset" else kind] = value
-    if found["lower"] >= found["upper"]:
+        numbers["fixed" if kind == "offset" else kind] = value
+    if numbers["lower"] >= numbers["upper"]:
         raise InputError(
             f"{where}, column {cells['upper'][0]}: the block must end after its start at "
-            f"{found['lower']}, but lower >= upper"
+            f"{numbers['lower']}, but lower >= upper"
         )
-    return found
+    return numbers
 
 
 def write_trace(
@@ -126,7 +130,6 @@ def write_trace(
     offsets: NDArray[np.int64] | None = None,
 ) -> None:
     """Writes a problem, and its offsets if given, as CSV; alignments only where one is not 1.
-
     Raises InputError if the file cannot be written.
     """
     aligned = bool((problem.alignment != 1).any())

@@ -1,5 +1,4 @@
 """Depth-first search for a packing within a capacity, over canonical packings only.
-
 A packing of least weighted sum of offsets is canonical: every block rests on another or on the
 floor, and could not lie lower. Taken by increasing offset (ties by a preorder), each block of a
 canonical packing is placed exactly at its rest: the highest end of the blocks below it. So a node
@@ -80,14 +79,12 @@ def descend(
     trails: Trails,
 ) -> tuple[int, int, NDArray[np.int64]]:
     """Depth-first search for offsets of all items within `capacity` bytes.
-
     Each decision places an item at its rest, on the highest placed item below it, or higher.
 
     Args:
-      model: the items. rank: [items] the preorder, a permutation: of candidates at one offset the
-        lowest rank is tried first.
+      model: the items. rank: [items] a permutation; the least is tried first at one offset.
       capacity: bytes. node_limit: placements tried; it also limits the work for all of them.
-      weight: [sections] float64; failures in each section are added to it.
+      weight: [sections] float64; how often each section's items could not fit is added to it.
       trails: memory for undo trails; the search stops (LIMIT) before they overflow.
 
     Returns:
@@ -102,7 +99,10 @@ def descend(
 def _descend(
     model: Model, state: PlacementState, rank: NDArray[np.int64], capacity: int, node_limit: int
 ) -> tuple[int, int]:
-    """(FOUND, EXHAUSTED or LIMIT; placements tried); offsets, if FOUND, are in `state.offset`."""
+    """Searches depth first for offsets of all items, which go to `state.offset`; of items that may
+    lie at one offset, that of least `rank` comes first. Returns (FOUND, EXHAUSTED or LIMIT;
+    placements tried).
+    """
     nodes = 0
     n = len(rank)
     good = lift_all(model, state) and infer(model, state, capacity)
@@ -135,8 +135,7 @@ def _descend(
 
 @inner
 def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> int:
-    """The next item to place at its rest (the top of the placed items below it), or -1.
-
+    """Chooses the next item to place at its rest (the top of the placed items below it), or -1.
     It is that of least (rest, rank) above the last placed one. There is none if an unplaced item
     fits entirely below all candidates.
     """
@@ -163,7 +162,9 @@ def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> 
 
 @inner
 def _misplaced(model: Model, state: PlacementState, rank: NDArray[np.int64], i: int) -> bool:
-    """Whether item i may not lie at its rest now, as a symmetric packing is searched elsewhere."""
+    """Whether item i may not lie at its rest (the top of the placed items below it) now: of
+    packings that differ only in which of two like items lies where, one is searched.
+    """
     if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
         return True
     state.count[WORK] += model.kin_ptr[i + 1] - model.kin_ptr[i]
@@ -182,11 +183,10 @@ def _misplaced(model: Model, state: PlacementState, rank: NDArray[np.int64], i: 
 def _place(
     model: Model, state: PlacementState, rank: NDArray[np.int64], i: int
 ) -> tuple[bool, bool]:
-    """Places item i at its rest, a new decision, and raises the rests of items that overlap it in
-    time.
-
-    Returns:
-      (False if one then ends above the capacity, whether unplaced items may fall into parts).
+    """Places item i at its rest (the top of placed items below it) as a new decision, and raises
+    the rests of unplaced items that overlap it in time.
+    Returns (False if one of these then ends above the capacity, whether unplaced items may now fall
+    into parts that share no time).
     """
     depth, active = state.count[DEPTH], state.count[ACTIVE]
     state.stack[depth, ITEM], state.stack[depth, SECOND] = i, 0
@@ -222,9 +222,9 @@ def _place(
 
 @inner
 def _account(model: Model, state: PlacementState, i: int, sign: int) -> bool:
-    """Moves item i's bytes from the unplaced bytes of its sections (sign -1) or back (sign 1).
-
-    Marks these sections dirty. True if no unplaced item crosses some border between them any more.
+    """Takes item i's bytes off the unplaced bytes of the sections in which it is live (sign -1), or
+    adds them again (sign 1), and marks these for inference. Returns whether no unplaced item is
+    live on both sides of some border between them.
     """
     state.count[WORK] += len(state.dirty) + model.last[i] - model.first[i]
     for e in range(model.sec_ptr[i], model.sec_ptr[i + 1]):
@@ -242,9 +242,8 @@ def _account(model: Model, state: PlacementState, i: int, sign: int) -> bool:
 
 @inner
 def _backtrack(model: Model, state: PlacementState) -> int:
-    """Undoes decisions up to one whose item may also lie above its rest, and decides that it does.
-
-    Returns that item, or -1 if there is none: the search is exhausted.
+    """Undoes decisions up to one whose item may also lie above its rest (the top of the placed
+    items below it), and decides that it does. Returns that item, or -1: the search is exhausted.
     """
     while True:
         active = state.count[ACTIVE]
@@ -261,9 +260,8 @@ def _backtrack(model: Model, state: PlacementState) -> int:
 
 @inner
 def _undo(model: Model, state: PlacementState, alternative: bool) -> int:
-    """Undoes the last decision; with `alternative`, decides that its item lies above its rest
-    instead.
-
+    """Undoes the last decision, which placed an item at its rest, the top of the items placed below
+    it; with `alternative`, decides that it lies above its rest instead.
     Returns that item; -1 without `alternative`, or if that was decided before.
     """
     depth = state.count[DEPTH] - 1
@@ -295,7 +293,7 @@ def _undo(model: Model, state: PlacementState, alternative: bool) -> int:
 
 @inner
 def swap(state: PlacementState, a: int, b: int) -> None:
-    """Exchanges entries a and b of `state.waiting`, in place."""
+    """Exchanges entries a and b of `state.waiting`, the list of items, in place."""
     i, j = state.waiting[a], state.waiting[b]
     state.waiting[a], state.waiting[b] = j, i
     state.slot[j], state.slot[i] = a, b
@@ -303,7 +301,7 @@ def swap(state: PlacementState, a: int, b: int) -> None:
 
 @inner
 def activate(state: PlacementState, frame: int) -> None:
-    """Lets the search go on with `frame`, an independent part of the unplaced items."""
+    """Makes the search go on with `frame`, the number of an independent part of unplaced items."""
     state.count[ACTIVE] = frame
     state.frames[frame, START] = state.count[DEPTH]
     state.count[LEVEL] = state.frames[frame, LOWEST]
@@ -312,8 +310,7 @@ def activate(state: PlacementState, frame: int) -> None:
 
 @inner
 def split(model: Model, state: PlacementState) -> None:
-    """Divides the items that are still unplaced into independent parts, to be packed one by one.
-
+    """Divides the items still unplaced into parts that share no time, to be packed one by one.
     A part that cannot be packed refutes the decisions before the split, whatever the others do.
     """
     active = state.count[ACTIVE]

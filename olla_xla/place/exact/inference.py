@@ -22,8 +22,8 @@ from olla_xla.place.exact.state import (
 
 @inner
 def lift_all(model: Model, state: PlacementState) -> bool:
-    """Raises all least offsets past pinned items below which the items do not fit; False if one
-    item then ends above the capacity.
+    """Raises the lower bound of each item's offset past pinned items below which it does not fit.
+    Returns False if one item then ends above the capacity.
     """
     for i in range(len(model.size)):
         if state.earliest[i] > state.latest[i]:
@@ -35,9 +35,8 @@ def lift_all(model: Model, state: PlacementState) -> bool:
 
 @inner
 def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
-    """Raises item `i`'s least offset to `least`, and past pinned items below which it does not fit.
-
-    Returns False if the item then ends above the capacity.
+    """Raises the lower bound of item `i`'s offset to `least` bytes, and past pinned items below
+    which it does not fit. Returns False if the item then ends above the capacity.
     """
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
@@ -66,8 +65,8 @@ def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
 
 @inner
 def pass_over(model: Model, state: PlacementState, i: int) -> bool:
-    """Raises the least offset of item `i`, which lies above its rest, onto an item placed later.
-
+    """Raises the lower bound of the offset of item `i`, which lies above its rest (the top of the
+    items placed below it), onto the lowest end of an item to be placed later.
     False if there is no such item, or item `i` then ends above the capacity.
     """
     bound = state.earliest[i]
@@ -95,7 +94,9 @@ def pass_over(model: Model, state: PlacementState, i: int) -> bool:
 
 @inner
 def _end(model: Model, state: PlacementState, e: int) -> int:
-    """The least offset of an item on its neighbour `nb_idx[e]`; FAR if that is already placed."""
+    """Computes the least offset of an item that lies on its neighbour in time `nb_idx[e]`; FAR if
+    the neighbour is placed already.
+    """
     j = model.nb_idx[e]
     if state.offset[j] >= 0:
         return FAR
@@ -104,9 +105,8 @@ def _end(model: Model, state: PlacementState, e: int) -> int:
 
 @inner
 def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> bool:
-    """Raises the least offsets of items that the last decision skipped; False if one cannot fit.
-
-    `rank`: int64 [items], the order in which items are tried.
+    """Raises the lower bounds of offsets of items that the last decision skipped; False if one
+    cannot fit. `rank`: int64 [items], the order in which items are tried.
     """
     level, last = state.count[LEVEL], state.count[RANK]
     frame = state.frames[state.count[ACTIVE]]
@@ -121,10 +121,9 @@ def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) ->
 
 @inner
 def infer(model: Model, state: PlacementState, capacity: int) -> bool:
-    """Raises the least offsets of unplaced items by the bytes that must lie below them.
-
-    Returns False if the items of some section cannot lie within `capacity` bytes; that section's
-    `state.weight` grows by one.
+    """Raises the lower bounds of unplaced items' offsets by the bytes that must lie below them.
+    Returns False if the items live in some section cannot lie within `capacity` bytes; that
+    section's `state.weight` grows by one.
     """
     frame = state.frames[state.count[ACTIVE]]
     again = True
@@ -149,9 +148,9 @@ def infer(model: Model, state: PlacementState, capacity: int) -> bool:
 
 @inner
 def _infer_section(model: Model, state: PlacementState, t: int, slack: int) -> bool:
-    """Raises the least offsets of items that cannot be the lowest unplaced one in section t.
-
-    The lowest lies at `slack` or below, others on top of it. False if an item cannot fit.
+    """Raises the lower bounds of the offsets of items that cannot be the lowest unplaced one of
+    those live in section t. The lowest lies at `slack` bytes or below, others on top of it. False
+    if none can be the lowest, or an item cannot fit.
     """
     lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
     state.count[WORK] += hi - lo

@@ -21,9 +21,9 @@ class Model(NamedTuple):
       first, last: [items] the first and last section in which it is live.
       sec_ptr, sec_idx, sec_height: item -> sections in which it is live, and its bytes there.
       mem_ptr, mem_idx, mem_height: section -> items live there, and their bytes there.
-      nb_ptr, nb_idx: item -> items that share a section with it.
-      nb_below: least distance from the item's offset up to the neighbour's, if it lies below.
-      nb_above: least distance from the neighbour's offset up to the item's, if it lies above.
+      nb_ptr, nb_idx: item -> its neighbours, the items that share a section with it.
+      nb_below: least distance from the item's offset up to the neighbour's, if the item lies below.
+      nb_above: least distance from the neighbour's offset up to the item's, if the item lies above.
       twin: [items] the previous item that is alike in all respects, or -1.
       kin_ptr, kin_idx: item -> other items that are live in exactly the same sections, so that the
         two may change places where one rests on the other.
@@ -120,7 +120,9 @@ def _pointers(owner: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _alike(items: Items) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """(each item's previous twin, identical to it, or -1; each item's kin), as the Model's are."""
+    """Finds items that may change places: ([items] the previous item of the same size, alignment
+    and lifetime, or -1; for each item, others that are live in exactly the same sections).
+    """
     twin = np.full(len(items), -1, np.int64)
     kin: list[list[int]] = [[] for _ in range(len(items))]
     last: dict[tuple, int] = {}
@@ -157,7 +159,10 @@ def _neighbours(
     part_last: NDArray[np.int64],
     part_height: NDArray[np.int64],
 ) -> None:
-    """Fills `ptr` with nb_ptr, and `pairs` with rows nb_idx, nb_below and nb_above (see Model)."""
+    """Fills `ptr` with nb_ptr of Model, and `pairs` with its rows nb_idx, nb_below and nb_above:
+    each item's neighbours in time, least distances from it up to its neighbour and from that up to
+    it.
+    """
     n = len(part_ptr) - 1
     count = 0
     for i in range(n):
@@ -180,7 +185,9 @@ def _neighbours(
 def _pins(
     nb_ptr: NDArray[np.int64], nb_idx: NDArray[np.int64], fixed: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(pin_ptr, pin_idx) of the Model: the pinned neighbours of each item, lowest offset first."""
+    """Finds the pinned items that overlap each item in time, lowest offset first, as pin_ptr and
+    pin_idx of Model. `nb_ptr`, `nb_idx`: item -> items that overlap it.
+    """
     owner = np.repeat(np.arange(len(fixed)), np.diff(nb_ptr))
     entries = np.flatnonzero(fixed[nb_idx] >= 0)
     entries = entries[np.lexsort((fixed[nb_idx[entries]], owner[entries]))]

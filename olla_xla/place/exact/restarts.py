@@ -1,5 +1,4 @@
 """The exact search under restarts: preorders alternate, each adapted to past failures.
-
 A descent (descend.py) that begins with a poor choice may never recover; another preorder packs
 the same items almost without backtracking. So short descents alternate over preorders, with node
 limits that grow until one of them ends by itself. Sections that failed weigh more from one descent
@@ -37,8 +36,8 @@ class Budget:
     """The seconds and the nodes (placements tried) that a search may still spend.
 
     Args:
-      seconds: wall-clock time. nodes: at most, or None; with enough seconds, equal nodes give
-        equal results.
+      seconds: wall-clock time. nodes: at most, or None; with enough seconds, equal nodes give equal
+        results.
     """
 
     def __init__(self, seconds: float, nodes: int | None = None) -> None:
@@ -55,7 +54,7 @@ class Budget:
         return self.deadline - clock.now()
 
     def left(self) -> int:
-        """Nodes that may still be searched, by the time left at the measured speed and limit."""
+        """Estimates the nodes (placements) that time and node limit still allow; 0 if none."""
         seconds = self.seconds()
         if seconds <= 0:
             return 0
@@ -63,18 +62,20 @@ class Budget:
         return by_time if self.nodes is None else min(by_time, self.nodes - self.spent)
 
     def nodes_left(self) -> int:
-        """Nodes left under the node limit, regardless of time."""
+        """Returns the nodes (placements tried) left under the node limit, regardless of time."""
         return 2**62 if self.nodes is None else max(self.nodes - self.spent, 0)
 
     def charge(self, nodes: int, seconds: float) -> None:
-        """Counts `nodes` as searched in `seconds`, from which the speed is estimated."""
+        """Counts `nodes` (placements tried) as spent; if that took more than 0.01 `seconds`, they
+        give the search's speed from then on.
+        """
         self.spent += nodes
         if seconds > 0.01:
             self._rate = nodes / seconds
 
     @contextlib.contextmanager
     def portion(self, part: float) -> Iterator[None]:
-        """Context manager: inside, at most this fraction of the whole budget can be spent."""
+        """Context manager: inside, at most the fraction `part` of the whole budget can be spent."""
         whole = self.deadline, self.nodes
         self.deadline = min(self.deadline, clock.now() + part * self.limit)
         if self.nodes is not None and self.total is not None:
@@ -97,9 +98,8 @@ def searchable(items: Items) -> bool:
 
 
 class Search:
-    """Looks for packings of the items of one independent part.
-
-    From call to call it learns which sections fail, and tries their items first.
+    """Looks for packings of the items of one independent part; from call to call it learns which
+    sections (sets of items live together) cannot be packed, and tries their items first.
     """
 
     def __init__(self, items: Items) -> None:
@@ -117,10 +117,9 @@ class Search:
     def within(
         self, capacity: int, budget: Budget, most: int | None = None
     ) -> tuple[int, NDArray[np.int64]]:
-        """Looks for a packing within `capacity` bytes, for at most `most` nodes if that is given.
-
-        The budget is charged. Returns (FOUND, EXHAUSTED or LIMIT; int64 [items], offsets in bytes,
-        where FOUND).
+        """Looks for a packing within `capacity` bytes, with at most `most` nodes (placements).
+        The budget is charged. Returns (FOUND, EXHAUSTED: there is none, or LIMIT; int64 [items],
+        offsets in bytes, where FOUND).
         """
         allowed = budget.left() if most is None else min(most, budget.left())
         spent = 0
@@ -144,7 +143,9 @@ class Search:
         return LIMIT, np.empty(0, np.int64)
 
     def _ranks(self, preorder: int) -> NDArray[np.int64]:
-        """int64 [items], ranks to try items by: failures in their sections, then the keys."""
+        """Ranks items in the order of trial, int64 [items]: those first in whose sections the
+        search failed most; among equals, by the keys of list number `preorder`.
+        """
         items = self.items
         heavy = np.maximum.reduceat(
             self._weights[preorder][self.model.sec_idx], self.model.sec_ptr[:-1]
@@ -158,7 +159,9 @@ class Search:
 
 
 def _keys(items: Items, model: Model) -> dict[str, NDArray[np.int64]]:
-    """Letter -> float64 [items], what preorders sort items by: load, span, sections, areas."""
+    """Computes what items are sorted by: letter -> float64 [items]: "T", most bytes live with the
+    item at one time; "W", time live; "C", sections; "A" and "B", these two times its bytes.
+    """
     loads = items.loads()
     sections = np.diff(model.sec_ptr)
     return {

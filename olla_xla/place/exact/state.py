@@ -69,7 +69,7 @@ Trails = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def trails(entries: int) -> Trails:
-    """Allocates undo trails of so many entries; only what is in use is ever touched."""
+    """Allocates so many entries of memory to undo decisions; only what is in use is touched."""
     return (
         np.empty((entries, 2), np.int64),
         np.empty((entries, 2), np.int64),
@@ -80,7 +80,9 @@ def trails(entries: int) -> Trails:
 def start(
     model: Model, capacity: int, weight: NDArray[np.float64], trails: Trails
 ) -> PlacementState:
-    """The state before any item is placed; `weight` and `trails` become part of it."""
+    """Makes the state before any item is placed, which includes `weight` ([sections], failures) and
+    `trails` (memory to undo decisions). `capacity`: bytes.
+    """
     n, sections = len(model.size), len(model.mem_ptr) - 1
     pinned = model.fixed >= 0
     latest = (capacity - model.need) // model.align * model.align

@@ -1,5 +1,4 @@
 """The buffers of a CPU executable, found from what its thunks read and write.
-
 A read belongs to the writes whose bytes it may find, a write to the operands that it overlaps with;
 what belongs together is one buffer, which moves as a whole. Loops and branches are followed as they
 may run: a read in a loop may find what the iteration before wrote, or what was there before it.
@@ -20,12 +19,12 @@ from olla_xla.errors import OllaError
 
 
 class OffsetsError(OllaError):
-    """The buffers of an executable keep the places that XLA gave them; the message says why."""
+    """Raised where an executable's buffers must keep the offsets that XLA gave them; says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CpuAllocation:
-    """One of XLA's allocations, of `size` bytes.
+    """One of XLA's buffer allocations, of `size` bytes.
 
     Attributes:
       filled: it holds an argument or a constant at the start. kept: its content is a result.
@@ -58,7 +57,7 @@ class Buffer:
 
 
 def allocations(executable: CpuExecutable) -> dict[int, CpuAllocation]:
-    """Index -> CpuAllocation, for each of the executable's allocations."""
+    """Describes each of the executable's buffer allocations: index -> CpuAllocation."""
     written = {a.slice.allocation for t in executable.flat for a in t.accesses if a.writes}
     return {
         a.index: CpuAllocation(
@@ -74,8 +73,7 @@ def allocations(executable: CpuExecutable) -> dict[int, CpuAllocation]:
 
 
 def buffers(executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> list[Buffer]:
-    """The buffers in all allocations of an executable, from what its thunks read and write.
-
+    """Finds the buffers in all allocations of an executable, from what its thunks read and write.
     Raises OffsetsError if an access leaves its allocation, or a buffer lies in two.
     """
     return _Finder(executable, areas).found()
@@ -87,13 +85,13 @@ _Key = tuple[str, int] | tuple[int, int]
 
 
 class _AccessSets:
-    """Union-find: disjoint sets of accesses (keys) that belong to one buffer."""
+    """Union-find: disjoint sets of accesses (reads, writes of thunks) that belong to one buffer."""
 
     def __init__(self) -> None:
         self._parent: dict[_Key, _Key] = {}
 
     def find(self, key: _Key) -> _Key:
-        """The key that represents the set of `key`; a new key is a set of its own."""
+        """Finds the access that represents the set of `key`; a new one is a set of its own."""
         parent = self._parent.setdefault(key, key)
         while parent != key:
             grand = self._parent[parent]
@@ -102,24 +100,26 @@ class _AccessSets:
         return key
 
     def join(self, a: _Key, b: _Key) -> None:
-        """Merges the sets that contain keys `a` and `b`."""
+        """Merges the sets of accesses that contain `a` and `b`."""
         self._parent[self.find(a)] = self.find(b)
 
 
 class _Writers:
-    """For each byte of an allocation the accesses that may have written it, in runs of bytes."""
+    """For each byte of an allocation, the accesses of thunks that may have written it last; stored
+    for runs of bytes.
+    """
 
     def __init__(self, starts: list[int], owners: list[frozenset[_Key]]) -> None:
         self.starts, self.owners = starts, owners
 
     def of(self, s: Slice) -> frozenset[_Key]:
-        """The keys of all accesses that may have written a byte of a slice."""
+        """Collects the keys of all accesses that may have written a byte of slice `s` last."""
         first = bisect.bisect_right(self.starts, s.offset) - 1
         last = bisect.bisect_left(self.starts, s.end)
         return frozenset().union(*self.owners[first:last]) if s.size else frozenset()
 
     def write(self, s: Slice, key: _Key) -> None:
-        """Makes access `key` the only writer of all bytes of a slice."""
+        """Makes the access `key` the only one that may have written the bytes of slice `s` last."""
         if not s.size:
             return
         self._cut(s.offset)
@@ -129,7 +129,9 @@ class _Writers:
         self.owners[first:last] = [frozenset((key,))]
 
     def joined(self, other: _Writers) -> _Writers:
-        """The union of two states' writers for each byte; `self` if the other adds none."""
+        """Unites, for each byte, the accesses that may have written it last by this state or
+        `other`; returns `self` if `other` adds none.
+        """
         starts = sorted({*self.starts, *other.starts})
         pairs = [self._at(at) | other._at(at) for at in starts]
         kept = [k for k in range(len(starts)) if not k or pairs[k] != pairs[k - 1]]
@@ -145,7 +147,9 @@ class _Writers:
         return self.owners[bisect.bisect_right(self.starts, at) - 1]
 
     def _cut(self, at: int) -> None:
-        """Splits the run of bytes that contains byte `at`, so that a run begins there."""
+        """Splits the run of bytes that holds byte `at`, so that one begins there; a run is a range
+        of bytes that the same accesses may have written.
+        """
         k = bisect.bisect_left(self.starts, at)
         if k == len(self.starts) or self.starts[k] != at:
             self.starts.insert(k, at)
@@ -160,7 +164,7 @@ def _either(a: _State, b: _State) -> _State:
 
 
 class _Finder:
-    """Follows all ways in which an executable's thunks may run, and finds its buffers by that."""
+    """Finds an executable's buffers: follows all ways its thunks may run (loops, branches)."""
 
     def __init__(self, executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> None:
         self._executable, self._areas = executable, areas
@@ -194,7 +198,9 @@ class _Finder:
         return self._collected()
 
     def _sequence(self, thunks: Sequence[CpuThunk], state: _State) -> _State:
-        """Follows a sequence of thunks from `state`; returns the possible writers after it."""
+        """Follows what a sequence of thunks reads and writes. `state`: allocation -> for each byte
+        the accesses that may have written it last; may be changed. Returns the state after it.
+        """
         for thunk in thunks:
             if thunk.flow is Flow.LOOP:
                 state = self._loop(thunk, state)
@@ -213,7 +219,9 @@ class _Finder:
         return state
 
     def _loop(self, thunk: CpuThunk, head: _State) -> _State:
-        """Follows a loop until no iteration adds a possible writer; returns those after it."""
+        """Follows a loop's reads and writes until no iteration adds an access that may have written
+        a byte last. `head`: allocation -> these accesses before the loop. Returns those after it.
+        """
         while True:
             tested = self._sequence(thunk.inner[0], _copied(head))
             self._read(thunk, tested)
@@ -245,18 +253,20 @@ class _Finder:
                         self._sets.join(key, (thunk.number, j))
 
     def _live_through(self, reader: _Key, writer: _Key) -> None:
-        """Keeps bytes live through all of each loop that contains one of reader and writer only."""
+        """Keeps the bytes that access `reader` reads live through all of each loop that contains
+        only one of the two accesses `reader` and `writer`.
+        """
         inside = [self._loops[k[0]] if isinstance(k[0], int) else () for k in (reader, writer)]
         for loop in set(inside[0]) ^ set(inside[1]):
             first, last = self._spans.get(reader, loop)
             self._spans[reader] = (min(first, loop[0]), max(last, loop[1]))
 
     def _collected(self) -> list[Buffer]:
-        found: dict[_Key, Buffer] = {}
+        by_root: dict[_Key, Buffer] = {}
         for thunk in self._executable.flat:
             for i, a in enumerate(thunk.accesses):
                 s, k, key = a.slice, thunk.number, (thunk.number, i)
-                b = found.setdefault(
+                b = by_root.setdefault(
                     self._sets.find(key), Buffer(s.allocation, s.offset, s.end, k, k)
                 )
                 if b.allocation != s.allocation:
@@ -269,14 +279,17 @@ class _Finder:
                 b.accesses.append((k, i))
         for key, (first, last) in self._spans.items():
             root = self._sets.find(key)
-            if root in found:
-                b = found[root]
+            if root in by_root:
+                b = by_root[root]
                 b.first, b.last = min(b.first, first), max(b.last, last)
-        self._pin(found)
-        return list(found.values())
+        self._pin(by_root)
+        return list(by_root.values())
 
     def _pin(self, found: dict[_Key, Buffer]) -> None:
-        """Pins the buffers of arguments (live from the start) and results (live to the end)."""
+        """Pins the buffers of arguments (live from the start) and results (live to the end): they
+        take their whole allocations. `found`: the access that represents a buffer -> it, changed in
+        place.
+        """
         ends = len(self._executable.flat)
         for index, area in self._areas.items():
             start, end = self._sets.find(("start", index)), self._sets.find(("end", index))

@@ -1,5 +1,4 @@
 """New places for the buffers of a CPU executable: its slices, moved.
-
 XLA gives a donated argument's memory to one temporary at a time, at its start. Here every buffer
 that is neither an argument nor an output may go anywhere in the temporary allocation, or in the
 memory of a donated argument or an output while that is dead. Everything else stays as XLA emitted
@@ -44,29 +43,30 @@ def relocated(
     gap: float = 0.0,
     on_proof: Callable[[Proof], None] | None = None,
 ) -> bytes:
-    """A CPU executable with its buffers repacked, serialized; as it is if that saves nothing.
-
+    """Repacks the buffers of a CPU executable; returns it serialized, unchanged if no byte is
+    saved.
     Nothing is checked here: whoever loads it has that done (`check.executable.relocation`).
 
     Args:
       executable: read from its serialized form. time_limit: seconds of search, at most.
-      backend: the solver where the program, as `place` has it, lowers what search finds; or None.
-      gap: of the program. on_proof: called with what it proved of the height of temporaries.
+      backend: solver of an integer program that lowers what the search finds; None: no program.
+      gap: relative gap to its bound at which the program may end. on_proof: called with what the
+        program proved of the height of temporaries.
 
     Raises:
-      OffsetsError: they keep their places; the message says why.
+      OffsetsError: the buffers must stay where XLA put them; the message says why.
     """
     areas, temp = allocations(executable), temporary(executable)
     if temp is None:
         return executable.data
-    found = buffers(executable, areas)
+    blocks = buffers(executable, areas)
     end = time.monotonic() + time_limit
     tries: list[_Try] = []
     for k, share in enumerate(_SHARES):
         arenas = [*_arenas(areas, areas[temp].size // share), temp]
         if all(arenas != t.arenas for t in tries):
             left = max(end - time.monotonic(), 0.1) / (len(_SHARES) - k)
-            tries.append(_tried(found, areas, arenas, len(executable.flat), left, backend, gap))
+            tries.append(_tried(blocks, areas, arenas, len(executable.flat), left, backend, gap))
         if tries[-1].height <= tries[-1].bound:
             break
     best = min(tries, key=lambda t: t.height)
@@ -83,12 +83,13 @@ def relocated(
 
 
 class _Try(NamedTuple):
-    """A packing of buffers in some arenas (allocations), the last of which is that of temporaries.
+    """A packing of buffers in some of XLA's allocations, the last of which is that of temporaries.
 
     Attributes:
+      arenas: indices of these allocations.
       height, bound: bytes of temporaries, and the least that these arenas allow.
       places: (buffer, (allocation, offset)) of those that may move.
-      packing: of all arenas. failure: of the solver, or "".
+      packing: of all arenas. failure: the solver's message, or "".
     """
 
     arenas: list[int]
@@ -99,7 +100,9 @@ class _Try(NamedTuple):
     failure: str
 
     def proof(self, backend: str, xla_bytes: int, seconds: float) -> Proof:
-        """The Proof of the height of temporaries; `xla_bytes`: the height in XLA's own places."""
+        """Reports the height of temporaries and its bound as a Proof, a record of what a solver
+        did; `xla_bytes`: the height as XLA placed them.
+        """
         p, status = self.packing, Status.OPTIMAL if self.height <= self.bound else Status.FEASIBLE
         message = f"by {p.source} in {len(self.arenas)} allocations, stopped by {p.stopped_by}"
         return Proof(
@@ -127,13 +130,13 @@ def _tried(
     backend: str | None,
     gap: float,
 ) -> _Try:
-    """Packs buffers into all arenas, laid end to end with pinned blocks between them.
-
+    """Packs buffers into allocations, end to end in one address space with pinned blocks between.
     Temporaries are last, so that the least height leaves least bytes of them.
 
     Args:
       found: all buffers. areas: XLA's allocations. arenas: indices of those in which buffers may
-        lie, temp last. thunks: how many run. time_limit: seconds. backend, gap: as in `relocated`.
+        lie, temporaries' last. thunks: how many the executable runs. time_limit: seconds.
+      backend, gap: as in `relocated`.
     """
     base: dict[int, int] = {}
     usable: dict[int, int] = {}
@@ -175,11 +178,10 @@ def _tried(
 
 
 def temporary(executable: CpuExecutable) -> int | None:
-    """The index of the allocation of temporaries; None if there are none.
-
+    """Finds the index of the allocation of temporaries; None if there are none.
     Raises OffsetsError if there are several, or buffers lie in several memory spaces.
     """
-    found = [
+    temporaries = [
         a
         for a in executable.assignment.buffer_allocations
         if not (
@@ -189,21 +191,23 @@ def temporary(executable: CpuExecutable) -> int | None:
             or a.is_thread_local
         )
     ]
-    if len(found) > 1:
-        raise OffsetsError(f"the executable has {len(found)} temporary allocations, not one")
+    if len(temporaries) > 1:
+        raise OffsetsError(f"the executable has {len(temporaries)} temporary allocations, not one")
     if any(a.color for a in executable.assignment.buffer_allocations):
         raise OffsetsError("the executable uses several memory spaces")
-    return found[0].index if found else None
+    return temporaries[0].index if temporaries else None
 
 
 def _arenas(areas: Mapping[int, CpuAllocation], least: int) -> list[int]:
-    """Indices of allocations that may host buffers and have at least `least` bytes."""
+    """Lists allocations (indices) of at least `least` bytes whose free bytes can hold buffers."""
     least = max(_SMALLEST, least)
     return [index for index, area in areas.items() if area.hosts and area.size >= least]
 
 
 def move(places: list[list[Slice]], buffer: Buffer, allocation: int, offset: int) -> None:
-    """Moves all slices of a buffer in `places` (by thunk and access) to an offset, in place."""
+    """Moves a buffer to `offset` in an allocation: changes the slices of all its accesses in
+    `places`, which has a slice for each access of each thunk.
+    """
     for k, i in buffer.accesses:
         s = places[k][i]
         places[k][i] = Slice(allocation, offset + s.offset - buffer.low, s.size)
@@ -212,15 +216,14 @@ def move(places: list[list[Slice]], buffer: Buffer, allocation: int, offset: int
 def logical_places(
     executable: CpuExecutable, places: list[list[Slice]], temp: int, height: int
 ) -> dict[int, tuple[int, int]]:
-    """The new (allocation, offset) of each of XLA's logical buffers, by its id.
-
+    """Finds the new (allocation, offset in bytes) of each of XLA's logical buffers, by its id.
     Each moves with the write of its instruction. Nothing at run time reads the places of
     temporaries that no thunk names (a loop's state, which its first and last writes name); they
     only must lie inside. Of results and arguments only what a thunk writes can have moved.
 
     Args:
-      places: slices by thunk's number and access. temp: the allocation of temporaries, which now
-        has `height` bytes.
+      places: the slice of each access of each thunk, as moved.
+      temp: the index of the allocation of temporaries, which now has `height` bytes.
     """
     written: dict[tuple[str, Slice], Slice] = {}
     by_place: dict[Slice, Slice] = {}
@@ -229,7 +232,7 @@ def logical_places(
             by_place.setdefault(a.slice, new)
             if a.writes and written.get((thunk.name, a.slice)) != a.slice:
                 written[thunk.name, a.slice] = new
-    found = {}
+    offsets = {}
     for allocation in executable.assignment.buffer_allocations:
         for a in allocation.assigned:
             old = Slice(allocation.index, a.offset, a.size)
@@ -241,5 +244,5 @@ def logical_places(
                 if new.size > height:
                     raise OffsetsError(f"no thunk uses {name or 'a buffer'}, which fits nowhere")
                 new = Slice(temp, 0, new.size)
-            found[a.logical_buffer_id] = (new.allocation, new.offset)
-    return found
+            offsets[a.logical_buffer_id] = (new.allocation, new.offset)
+    return offsets
