@@ -10,7 +10,7 @@ class InputError(OllaError, ValueError):
 
 
 class JitError(InputError, TypeError):
-    """A function or an option that `jax.jit` rejects too, with a TypeError as well."""
+    """A function or an option that `jax.jit` rejects too, with a TypeError, as this is one."""
 
 
 class LimitError(InputError):
@@ -58,7 +58,7 @@ class PlanFileError(InputError):
 
 
 class VersionError(OllaError, RuntimeError):
-    """The installed JAX is too old for the XLA hook, or newer than was tested."""
+    """The installed JAX is too old (its XLA has no hook for plans), or newer than was tested."""
 
 
 class GraphError(OllaError, ValueError):
@@ -74,11 +74,11 @@ class KernelError(OllaError):
 
 
 class CheckError(OllaError):
-    """The referee (checker) rejects a plan, or XLA's assignment contradicts it (exit code 1)."""
+    """Our checker rejects a plan, or XLA's buffer assignment contradicts it (exit code 1)."""
 
 
 class ResultsError(CheckError):
-    """The referee (checker) finds that an executable computes other results than XLA's module."""
+    """Our checker finds that an executable computes other results than XLA's module."""
 
 
 class SolverError(OllaError):
@@ -90,4 +90,4 @@ class FallbackError(OllaError):
 
 
 class AgreementError(OllaError, RuntimeError):
-    """It is unknown whether other processes run a plan, or this process cannot run theirs."""
+    """The processes of a program may not all run the same plan; they must be restarted."""

@@ -24,13 +24,13 @@ def versions() -> dict[str, str]:
 def old_jax() -> str:
     """Says that the installed JAX is too old, and what to do; "" if it is new enough or absent."""
     try:
-        found = importlib.metadata.version("jax")
+        installed = importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:
         return ""  # its own ImportError says that
-    if tuple(map(int, re.findall(r"\d+", found)[:3])) >= OLDEST_JAX:
+    if tuple(map(int, re.findall(r"\d+", installed)[:3])) >= OLDEST_JAX:
         return ""
     needed = ".".join(map(str, OLDEST_JAX))
-    return f"olla_xla needs jax>={needed}, not {found}; run pip install -U jax jaxlib"
+    return f"olla_xla needs jax>={needed}, not {installed}; run pip install -U jax jaxlib"
 
 
 def to_install(extra: str) -> str:
@@ -45,15 +45,15 @@ def to_install(extra: str) -> str:
         given = None
     if not given:
         return f"pip install 'olla-xla[{extra}]'"
-    found = json.loads(given)
-    kind = found.get("vcs_info", {}).get("vcs", "")
-    return f"pip install 'olla-xla[{extra}] @ {f'{kind}+' * bool(kind)}{found['url']}'"
+    source = json.loads(given)
+    kind = source.get("vcs_info", {}).get("vcs", "")
+    return f"pip install 'olla-xla[{extra}] @ {f'{kind}+' * bool(kind)}{source['url']}'"
 
 
 def _require_own_hlo() -> None:
     """Raises InputError if Python's path has another package or module `hlo` before ours."""
-    found = importlib.util.find_spec("hlo")
-    where = [] if found is None else [found.origin or "", *(found.submodule_search_locations or [])]
+    spec = importlib.util.find_spec("hlo")
+    where = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or [])]
     own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hlo")
     if os.path.realpath(own) not in map(os.path.realpath, where):
         other = next(filter(None, where), "nothing")

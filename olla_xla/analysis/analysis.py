@@ -47,7 +47,6 @@ class Executable(NamedTuple):
 @dataclasses.dataclass(frozen=True, repr=False)
 class Analysis:
     """The memory that one step takes, in XLA's order and in a plan's, and a bound for every order.
-
     `print(analysis)` shows its tables, and so does a notebook; `repr` is one line.
 
     Attributes:
@@ -60,8 +59,7 @@ class Analysis:
       donation: what became of donated arguments; None where the arguments are not known.
       plan: the plan, or None.
       remedy: what would save memory, if remedies were tried; else None.
-      available_bytes: the device's memory, if XLA refused the step in its own order because it
-        needs more; else None.
+      available_bytes: the device's memory, if XLA refused its own order as too large; else None.
       devices: number of devices that run the step; all sizes are of one of them.
       untrained: outputs of a train step that training never changes, or None.
       ran_again: what XLA's own rematerialization adds in its own order, or None.
@@ -89,12 +87,12 @@ class Analysis:
 
     @property
     def gap(self) -> float:
-        """How far the total of the last of `views` exceeds the lower bound, as a fraction of it."""
+        """How far the plan's total, or XLA's without one, exceeds the lower bound: a fraction."""
         bound = self.lower_bound_bytes
         return self.views[-1].total_bytes / bound - 1 if bound else 0.0
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """The analysis as a dict for JSON; `timeline` adds each step's bytes by category."""
+        """The analysis as a dict for JSON; `timeline` adds bytes in use over the schedules."""
         return {
             "title": self.title,
             "target": self.target,
@@ -121,14 +119,12 @@ class Analysis:
 
     def html(self, path: str | os.PathLike[str]) -> None:
         """Writes the analysis to `path` as one HTML file, which loads no other file.
-
         Raises InputError if the file cannot be written, or bokeh is missing.
         """
         write_text(path, _optional("html_page", "report").page(self))
 
     def figure(self, path: str | os.PathLike[str]) -> None:
         """Draws bytes in use over the schedule's steps as PNG, SVG or PDF, by the suffix of `path`.
-
         Raises InputError if the file cannot be written, or matplotlib is missing.
         """
         _optional("figure", "figures").draw(self, Path(path))
@@ -211,8 +207,8 @@ def _terminal() -> Any:
 
 
 def _optional(name: str, extra: str) -> Any:
-    """Imports olla_xla.analysis.NAME; InputError if it needs a package of `extra` that is missing;
-    the message says how to install that.
+    """Imports olla_xla.analysis.NAME. If that needs a package that is missing, raises InputError.
+    Its message says how to install `extra`, the optional dependency group that has it.
     """
     try:
         return importlib.import_module(f"olla_xla.analysis.{name}")
@@ -221,7 +217,9 @@ def _optional(name: str, extra: str) -> Any:
 
 
 def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
-    """Rows (category, bytes at the peak of each order and in the bound), then a row of the sums."""
+    """Rows (category, its bytes at the peak of each order, XLA's first, and in the lower bound).
+    Below: what in-place writes save of the bound, what the plan's search adds to it, the sums.
+    """
     columns = [view.by_category() for view in analysis.views]
     bound, proof = analysis.bound.by_category(), analysis.bound
     columns.append(bound)
@@ -265,11 +263,11 @@ class LoopView:
 
 
 def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
-    """The while loops of a view's module in execution order, outer loops before inner ones."""
+    """The while loops of the module that `view` is of, in execution order, outer loops first."""
     memory, describer = view._occupancy, view._describer
     step = {i: k for k, i in enumerate(memory.instructions) if i is not None}
     in_use = memory.in_use()
-    found = []
+    loops = []
     for loop, stop in step.items():
         if loop.opcode != "while":
             continue
@@ -281,7 +279,7 @@ def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
             if v.instruction is loop
             and describer.category(v) in (Category.STACKS, Category.GRADIENTS)
         ]
-        found.append(
+        loops.append(
             LoopView(
                 name=loop.name,
                 line=describer.line(loop),
@@ -292,15 +290,15 @@ def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
                 stacks=tuple(sorted(stacks, key=lambda t: (-t.bytes, t.name))),
             )
         )
-    return tuple(sorted(found, key=lambda loop: (loop.start, -loop.stop)))
+    return tuple(sorted(loops, key=lambda loop: (loop.start, -loop.stop)))
 
 
 def _below(computation: Computation) -> list[Instruction]:
     """All instructions that a computation runs, with those of the computations that it calls."""
-    found = []
+    instructions = []
     for i in computation.instructions:
-        found += [i, *(inner for c in i.called_control for inner in _below(c))]
-    return found
+        instructions += [i, *(inner for c in i.called_control for inner in _below(c))]
+    return instructions
 
 
 _Reach = Mapping[tuple[int, ...], int]
@@ -313,7 +311,6 @@ _LEARNS = 1
 @dataclasses.dataclass(frozen=True)
 class Untrained:
     """Outputs of a train step that training never changes: their total bytes, and their paths.
-
     They are results equal at every step, such as gradients of what is not trained, and results that
     replace arguments and that no gradient reaches.
     """
@@ -324,7 +321,6 @@ class Untrained:
 
 def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -> Untrained | None:
     """Finds outputs of a train step that training never changes, as no derivative enters them.
-
     None if there are none, or the module has no backward pass. `taken`, `returned`: the arrays that
     the function takes and returns.
     """
@@ -332,7 +328,7 @@ def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -
         return None
     reach = _through(module.entry, {})
     arrays = {leaf.number: leaf for leaf in taken if leaf.number is not None and leaf.shape}
-    found = []
+    unchanged = []
     for result in returned:
         index = () if result.number is None else (result.number,)
         index = index if index in reach else ()
@@ -341,17 +337,15 @@ def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -
         alike = all(leaf.type == result.type for leaf in read)
         own = not read or any(stands_at(result, leaf) for leaf in read)
         if result.shape and not bits & _LEARNS and alike and own:
-            found.append(result)
-    paths = tuple(r.path for r in sorted(found, key=lambda r: -r.bytes))
-    return Untrained(sum(r.bytes for r in found), paths) if found else None
+            unchanged.append(result)
+    paths = tuple(r.path for r in sorted(unchanged, key=lambda r: -r.bytes))
+    return Untrained(sum(r.bytes for r in unchanged), paths) if unchanged else None
 
 
 def _through(computation: Computation, given: Mapping[int, _Reach]) -> _Reach:
     """For each index of a computation's result, a bit mask of what it is computed from.
-
     Bit k + 1 stands for entry parameter k, bit 0 (`_LEARNS`) for what is differentiated or a
-    derivative. `given`: the masks of the computation's parameters, by number; empty for the entry
-    computation.
+    derivative. `given`: masks of the computation's parameters, by number; {} for the entry's.
     """
     known: dict[Instruction, _Reach] = {}
     for i in computation.instructions:
@@ -386,7 +380,7 @@ def _learns(i: Instruction) -> int:
 
 
 def _all(reach: _Reach) -> int:
-    found = 0
+    mask = 0
     for bits in reach.values():
-        found |= bits
-    return found
+        mask |= bits
+    return mask

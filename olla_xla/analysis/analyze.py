@@ -45,16 +45,15 @@ def analyze(
     The function is compiled and not run, so its arguments may be shapes.
 
     Args:
-      fn: made by `jax.jit` or `olla_xla.plan`, or a plain function. A planned one is analysed in
-        both orders.
+      fn: jitted, planned by `olla_xla.plan` (then both orders are analysed), or a plain function.
       *args, **kwargs: its arguments, arrays or `jax.ShapeDtypeStruct`s.
       target: what to compile for: a name ("cpu", "h100") or `olla_xla.targets.Target`; by default
         where the arguments are.
       plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
       title: of tables and reports; by default the function's name.
       advice: whether to try what would help, unless a plan saves much: a plan, one with
-        recomputation, donation, pieces (`olla_xla.fission`). Each takes one more compile. If it
-        is a dict, it has `olla_xla.plan`'s options for these plans, unless the function is planned,
+        recomputation, donation, pieces (`olla_xla.fission`). Each takes one more compile. If it is
+        a dict, it has `olla_xla.plan`'s options for these plans, unless the function is planned,
         whose own options then count.
 
     Raises:
@@ -76,7 +75,7 @@ def analyze(
     if planned is not None:
         best = _compiled(planned, args, kwargs, where).executable
     name = function_name(fn)
-    found = analyze_module(
+    analysis = analyze_module(
         executable,
         platform,
         title=title or (name if where is None else f"{name}, {where.name}"),
@@ -88,17 +87,19 @@ def analyze(
         ran_again=step.ran_again,
     )
     if advice is False:
-        return found
+        return analysis
     options = PlanOptions(**advice) if isinstance(advice, dict) else PlanOptions()
     options = options if planned is None else planned._options
-    program = _program(own, args, kwargs, step, found)
-    view, bound = found.views[-1], found.lower_bound_bytes
-    tried = remedy(program, executable.module, view, options, found.plan, bound)
-    return dataclasses.replace(found, remedy=tried)
+    program = _program(own, args, kwargs, step, analysis)
+    view, bound = analysis.views[-1], analysis.lower_bound_bytes
+    tried = remedy(program, executable.module, view, options, analysis.plan, bound)
+    return dataclasses.replace(analysis, remedy=tried)
 
 
 def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> Plannable:
-    """Wraps the analysed function so that remedies (plans, donation, pieces) can be tried on it."""
+    """Wraps the analysed function so that ways to save memory can be tried on it.
+    Those are plans, and for functions of `jax.jit` donation (of arguments in `found`) and pieces.
+    """
     function, options = getattr(fn, "__wrapped__", None), jit_parameters(fn)
     if function is None or options is None:  # of a library that takes more than arrays
         return _Lowered(jax_stage(fn.lower(*args, **kwargs)), step.compiler_options)
@@ -111,7 +112,6 @@ def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> P
 
 class _Lowered(NamedTuple):
     """A lowered function that another library wraps, so that only plans can be tried on it.
-
     `compiler_options`: XLA's, with which it is compiled.
     """
 
@@ -130,7 +130,9 @@ def _target(given: str | Target | None) -> Target | None:
 
 
 def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunction | None]:
-    """(the function under `jax.jit`, its PlannedFunction or None); `wanted`: `analyze`'s `plan`."""
+    """Returns (the function under `jax.jit`, it planned, or None if it is not to be planned).
+    `wanted`: whether to plan it, or options of the plan; a planned function stays as it is.
+    """
     options = wanted if isinstance(wanted, dict) else {}
     if isinstance(fn, PlannedFunction):
         return own_jit(fn.__wrapped__, **fn.jit_options), fn
@@ -162,7 +164,9 @@ class _Step(NamedTuple):
 
 
 def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
-    """Compiles a function; if XLA refuses it for its memory, only as far as buffer assignment."""
+    """Compiles a function for target `where`, or where its arguments are if None.
+    If XLA refuses it for its memory, the result has the module and its buffer assignment alone.
+    """
     with warnings.catch_warnings():
         # The donation audit reports these with names and reasons.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
@@ -178,9 +182,9 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
         except jax.errors.JaxRuntimeError as error:
             if not is_refusal(error, platform):
                 raise
-            found = refused_executable(lowered, platform, options)
+            refused = refused_executable(lowered, platform, options)
             available = device_bytes(lowered)
-            return _Step(platform, Executable(*found), None, available, compiler_options=options)
+            return _Step(platform, Executable(*refused), None, available, compiler_options=options)
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
@@ -205,12 +209,8 @@ def _platform(args: Any, where: Target | None) -> str:
 
 def jax_stage(stage: Any) -> Any:
     """The `jax.stages.Lowered` in another library's wrapper; our own and JAX's are returned as is.
-
     Libraries that split objects into arrays and the rest (Flax's nnx, equinox) wrap the result of
-    `lower()`; the wrappers have only some of JAX's attributes.
-
-    Raises:
-      InputError: it holds none.
+    `lower()`; the wrappers have only some of JAX's attributes. Raises InputError if there is none.
     """
     ours = stage if isinstance(stage, jax.stages.Lowered) else getattr(stage, "lowered", None)
     if not isinstance(ours, jax.stages.Lowered):

@@ -48,7 +48,7 @@ def arguments(dataflow: Dataflow) -> list[Argument]:
     """All array arguments of a module with their categories, in the order of entry parameters."""
     module = dataflow.module
     results = _results(dataflow) if trains(module) else None
-    found = []
+    arrays = []
     for parameter in module.entry.parameters:
         for index, shape in parameter.shape.indices():
             if shape.is_tuple:
@@ -65,8 +65,8 @@ def arguments(dataflow: Dataflow) -> list[Argument]:
                 named = name_category(path) is Category.BATCH
                 if category is Category.BATCH and not named and _may_weigh(dataflow, value):
                     category = Category.ARGUMENTS
-            found.append(Argument(*where, path, value, category, donated))
-    return found
+            arrays.append(Argument(*where, path, value, category, donated))
+    return arrays
 
 
 def _type(shape: Shape) -> tuple[str, tuple[int, ...]]:
@@ -74,19 +74,19 @@ def _type(shape: Shape) -> tuple[str, tuple[int, ...]]:
 
 
 def _results(dataflow: Dataflow) -> dict[tuple[str, tuple[int, ...]], set[Phase]]:
-    """(dtype, dimensions) of the module's results -> phases of the operations that make them."""
+    """(dtype, dimensions) of results -> phases (forward, ...) of operations that make them."""
     root = dataflow.module.entry.root
     assert root is not None
-    found: dict[tuple[str, tuple[int, ...]], set[Phase]] = {}
+    phases: dict[tuple[str, tuple[int, ...]], set[Phase]] = {}
     for index, shape in root.shape.indices():
         if not shape.is_tuple:
             maker = dataflow.at[root, index].instruction
-            found.setdefault(_type(shape), set()).add(phase_of(maker.op_name))
-    return found
+            phases.setdefault(_type(shape), set()).add(phase_of(maker.op_name))
+    return phases
 
 
 def name_category(path: str) -> Category | None:
-    """An argument's category by words in its path, such as "opt_state"; None if no word does."""
+    """Parameters, optimizer state or batch, by words in an argument's path; None if unknown."""
     words = [word.strip("_") for word in _WORD.findall(path)]
     if any(word in _OPTIMIZER for word in words):
         return Category.OPTIMIZER
@@ -101,7 +101,11 @@ def name_category(path: str) -> Category | None:
 def _category(
     path: str, shape: Shape, read: Reading, donated: bool, made_by: set[Phase]
 ) -> Category:
-    """The category of a train step's argument; `made_by`: phases that make results of its type."""
+    """The category of a train step's argument: parameters, optimizer state, batch or other.
+
+    It is found by the phases (forward, backward, ...) that read it, then by its path. `made_by`:
+    phases that make results of its type, as parameters are updated and gradients returned.
+    """
     named = name_category(path)
     derived, updated = bool(read.direct & DERIVATIVE), Phase.OTHER in read.direct
     if updated and (donated or Phase.OTHER in made_by or Phase.BACKWARD in made_by):

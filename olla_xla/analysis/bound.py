@@ -64,10 +64,10 @@ class BoundView:
 def bound_view(planned: PlannedModule, describer: Describer | None = None) -> BoundView:
     """A lower bound on a module's memory in any order, and the described tensors that prove it."""
     describer = describer or Describer(planned.dataflow, planned.target)
-    found: dict[Computation, _Bounded] = {}
+    bounds: dict[Computation, _Bounded] = {}
     entry: _Bounded | None = None
     for computation in planned.module.control_computations:
-        entry = found[computation] = _bounded(planned, computation, found)
+        entry = bounds[computation] = _bounded(planned, computation, bounds)
     if entry is None or entry.at < 0:
         return BoundView(0, "", "", (), 0)
     values, lowered = planned.dataflow.values, entry.lowered
@@ -157,9 +157,8 @@ def _bounded(
 
 def _largest(arrays: GraphArrays) -> tuple[int, int, np.ndarray | None]:
     """The largest lower bound on a graph's peak: (bytes, the operator that needs them, before).
-
-    `before`: None where so much is live at the operator in every order; where a minimum cut proves
-    the bound, bool [n], the operators before the cut.
+    `before`: None where so much is live at the operator in every order; else bool [n], operators
+    that run earlier in the minimum cut that proves the bound.
     """
     bound, at = forced_live_bound(arrays)
     before: np.ndarray | None = None
@@ -175,7 +174,6 @@ def _largest(arrays: GraphArrays) -> tuple[int, int, np.ndarray | None]:
 
 def _live(arrays: GraphArrays, graph: TensorGraph, at: int, cut: np.ndarray | None) -> list[int]:
     """Numbers of the tensors whose bytes add up to the lower bound at operator `at`.
-
     `cut`: bool [n], operators that run earlier in the minimum cut that gives the bound; None where
     the bound is what is live at the operator in every order.
     """

@@ -23,8 +23,7 @@ def categories(
     An output that replaces an argument has the argument's category. So have copies and slices of an
     argument, in any layout or type, and what loops carry from it to that output. All others are
     categorised by their operations' names: a value of the forward pass that the backward pass reads
-    is an activation kept for it, a number made by the backward pass is a gradient. The rest is
-    workspace.
+    is an activation, a number made by the backward pass is a gradient, the rest workspace.
 
     Args:
       dataflow: the module's values. origins: finds their origins. given: the module's arguments.
@@ -64,34 +63,33 @@ def categories(
 def _replacements(
     dataflow: Dataflow, of_buffer: dict[int, Argument], stacks: dict[int, Category]
 ) -> dict[Value, Category]:
-    """The categories of values in the memory of outputs, or that are copied to an output at the
-    end.
-
-    They have the category of the argument that the output replaces; without one they are outputs.
+    """The categories of values in outputs' memory, or that are copied to an output at the end.
+    They have that of the argument that the output replaces; without one they are outputs.
+    `of_buffer`, `stacks`: number of a buffer -> the argument in it; its category if loops fill it.
     """
-    found: dict[Value, Category] = {}
+    replaced: dict[Value, Category] = {}
     for value in dataflow.values:
         argument = of_buffer.get(value.buffer)
         if argument is None or value.shape.is_tuple:
             continue
         state = argument.category is not Category.BATCH  # a loop may work in a batch's memory
         if value.live_out or (state and value.shape.bytes == argument.value.shape.bytes):
-            found[value] = argument.category
-    for value, category in list(found.items()):
+            replaced[value] = argument.category
+    for value, category in list(replaced.items()):
         while value.instruction.opcode in ("copy", "bitcast") and value.live_out:
             value = dataflow.at[value.instruction.operands[0], ()]
-            if value in found or value.instruction.opcode == "parameter":
+            if value in replaced or value.instruction.opcode == "parameter":
                 break
-            found[value] = category
+            replaced[value] = category
             same = dataflow.buffers[value.buffer] if value.buffer not in of_buffer else []
-            found |= {v: category for v in same if v.shape.bytes == value.shape.bytes}
+            replaced |= {v: category for v in same if v.shape.bytes == value.shape.bytes}
     known = of_buffer.keys() | stacks.keys()
     for value in dataflow.values:
         if value.live_out and value.buffer not in known:
             for same in dataflow.buffers[value.buffer]:
                 if same.shape == value.shape:
-                    found.setdefault(same, Category.OUTPUTS)
-    return found
+                    replaced.setdefault(same, Category.OUTPUTS)
+    return replaced
 
 
 def _is_scratch(value: Value) -> bool:
@@ -109,8 +107,10 @@ def _moved(
 ) -> Category | None:
     """The category of the value of which this one is a copy or a part; None if it is computed.
 
-    Copies may differ in layout and type. A slice of a loop's stacked array is an activation. What a
-    loop carries has its initial value's category, unless that is the batch.
+    Copies may differ in layout and type. A slice of an array that a loop fills is an activation.
+    What a loop carries has its initial value's category, unless that is the batch; parts of other
+    arguments have none. `kinds`: of arguments. `stacks`: of buffers, by number, that loops fill.
+    `loops`: body -> while.
     """
     seen: set[Value] = set()
     is_carried, size = False, value.shape.bytes
@@ -184,7 +184,9 @@ def _by_phase(
 
 
 def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Instruction]) -> bool:
-    """Whether a value is computed from a gradient of equal size, as a sum over iterations is."""
+    """Whether a value is computed from a gradient of equal size, as a sum over iterations is.
+    `loops`: the computations of while loops -> their while instructions.
+    """
     maker = value.instruction
     if maker.opcode in ("parameter", "while"):
         loop = loops.get(maker.computation, maker) if maker.opcode == "parameter" else maker
@@ -201,10 +203,9 @@ def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Inst
 
 def _stacks(dataflow: Dataflow, origins: Origins, target: str) -> dict[int, Category]:
     """Number of a buffer that a while loop writes one slice each iteration -> its category.
-
-    It is gradients in a loop of the backward pass, and arrays filled by loops in other loops.
+    Gradients in a loop of the backward pass, and "arrays filled by loops" in others.
     """
-    found: dict[int, Category] = {}
+    stacks: dict[int, Category] = {}
     for computation in dataflow.module.control_computations:
         for i in computation.instructions:
             if i.opcode != "while":
@@ -213,23 +214,23 @@ def _stacks(dataflow: Dataflow, origins: Origins, target: str) -> dict[int, Cate
             backward = phase in (Phase.BACKWARD, Phase.AGAIN)
             category = Category.GRADIENTS if backward else Category.STACKS
             for value in _written_in_slices(dataflow, i.called[0], target):
-                found.setdefault(value.buffer, category)
-    return found
+                stacks.setdefault(value.buffer, category)
+    return stacks
 
 
 def _written_in_slices(dataflow: Dataflow, body: Computation, target: str) -> list[Value]:
     """The values of a while loop's state of which its body overwrites parts in place."""
     root, state = body.root, body.parameters[0]
     assert root is not None
-    found = []
+    written = []
     for index, shape in state.shape.indices():
         if shape.is_tuple or not shape.dimensions:
             continue
         carried = dataflow.at[state, index]
         result = dataflow.at[root, index]
         if result is not carried and _updates(dataflow, result, carried, target):
-            found.append(carried)
-    return found
+            written.append(carried)
+    return written
 
 
 def _updates(dataflow: Dataflow, result: Value, carried: Value, target: str) -> bool:

@@ -26,9 +26,7 @@ POLICIES = (
 
 @contextlib.contextmanager
 def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
-    """Context manager in which `jax.grad` and `jax.value_and_grad` differentiate
-    `jax.checkpoint(f)`.
-
+    """Context manager: `jax.grad`, `jax.value_and_grad` of f differentiate `jax.checkpoint(f)`.
     Yields a list that gets each function f. `policy`: a name in `jax.checkpoint_policies`.
     """
     chosen = getattr(jax.checkpoint_policies, policy)
@@ -39,7 +37,6 @@ def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
 @contextlib.contextmanager
 def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
     """Context manager in which `jax.lax.scan` applies `jax.checkpoint` to each scan's body.
-
     Yields a list that gets each such body. `policy`: a name in `jax.checkpoint_policies`.
     """
     scan, chosen = jax.lax.scan, getattr(jax.checkpoint_policies, policy)
@@ -57,7 +54,6 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
 @contextlib.contextmanager
 def checkpointed_segments(policy: str) -> Iterator[list[Any]]:
     """Context manager in which `jax.lax.scan` runs a scan over segments, each a scan of its own.
-
     Segments and bodies run under `jax.checkpoint`: of n iterations about 2 sqrt(n) are kept. Scans
     of a prime number of iterations stay as they are. Yields a list that gets each scan's body.
     `policy`: a name in `jax.checkpoint_policies`.
@@ -94,8 +90,8 @@ def checkpointed_segments(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def sublinear_loss(keep: str) -> Iterator[None]:
-    """Context manager in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear`,
-    keeping `keep` of the differentiated function and recomputing the rest.
+    """Context manager in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear`.
+    Of the differentiated function "nothing" is kept, or "dots" (`keep`); the rest is recomputed.
     """
     with wrapped_loss(lambda fun: sublinear(fun, keep=keep)):
         yield

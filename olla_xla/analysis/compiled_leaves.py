@@ -46,29 +46,27 @@ def device_count(compiled: Any) -> int:
 
 def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
     """A line on large arguments that could be donated and are not; "" if there are none.
-
     `compiled`: a `jax.stages.Compiled`. `static`: numbers of its static positional arguments.
     """
-    found = donatable(compiled, static)
-    size = sum(argument.bytes for argument in found)
+    kept = donatable(compiled, static)
+    size = sum(argument.bytes for argument in kept)
     if size < _NOTEWORTHY or size < _NOTEWORTHY_SHARE * assigned_bytes(compiled):
         return ""  # XLA's total takes a while to compute, so it comes last.
-    first = max(found, key=lambda argument: argument.bytes).path
-    one = len(found) == 1
+    first = max(kept, key=lambda argument: argument.bytes).path
+    one = len(kept) == 1
     which = (
-        f"argument {first} ({{}}) is" if one else f"{len(found)} arguments ({first}, ...; {{}}) are"
+        f"argument {first} ({{}}) is" if one else f"{len(kept)} arguments ({first}, ...; {{}}) are"
     )
     return (
         f"{which.format(f'{size / 2**20:,.1f} MB')} not donated, though "
         f"{'an output has the same type' if one else 'outputs have the same types'}; "
-        f"{to_donate(found)} saves that memory if the caller no longer needs "
+        f"{to_donate(kept)} saves that memory if the caller no longer needs "
         f"{'it' if one else 'them'}"
     )
 
 
 def donatable(compiled: Any, static: Collection[int] = ()) -> list[Leaf]:
     """The argument arrays that could be donated but are not; [] if they are small in total.
-
     `compiled`: a `jax.stages.Compiled`. `static`: numbers of its static positional arguments.
     """
     try:
@@ -116,14 +114,14 @@ def _taken(compiled: Any, module: Module | None, static: Collection[int]) -> lis
     passed = [f is not None and f.layout is not None for f in formats]
     names = ["" for _ in infos] if module is None else [p.op_name for p in module.entry.parameters]
     number = max(len(names) - sum(passed), 0) if module else 0  # constants precede the arguments
-    found = []
+    taken = []
     for (path, info), form, is_passed in zip(infos, formats, passed, strict=True):
         name = (names[number] if is_passed else "") or _path(path)
         argnum = _argnum(path, static)
         leaf = _leaf(name, info, form, info.donated, number if is_passed else None)
-        found.append(dataclasses.replace(leaf, argnum=argnum))
+        taken.append(dataclasses.replace(leaf, argnum=argnum))
         number += is_passed
-    return found
+    return taken
 
 
 def _argnum(path: Sequence[Any], static: Collection[int]) -> int | None:

@@ -45,18 +45,18 @@ class Snapshot:
     @staticmethod
     def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> Snapshot:
         """The snapshot of an analysis or of its `to_dict`: in the plan's order if it has a plan."""
-        found = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
-        view = found["planned"] or found["xla"]
+        fields = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
+        view = fields["planned"] or fields["xla"]
         sums: dict[Key, tuple[int, int]] = {}
         for t in view["tensors"]:
             what = t["argument"] or t["op_name"] or t["line"] or t["operator"] or t["why"]
             _count(sums, (t["category"], t["shape"], what), t["bytes"])
-        planned = bool(found["planned"])
-        return Snapshot(name, view["total_bytes"], False, sums, found["title"], planned)
+        planned = bool(fields["planned"])
+        return Snapshot(name, view["total_bytes"], False, sums, fields["title"], planned)
 
     @staticmethod
     def of_plan_file(plan: Plan, name: str) -> Snapshot:
-        """The snapshot of a plan read from file `name`; its tensors are keyed by name and size."""
+        """The snapshot of a plan read from file `name`; tensors are told apart by name and size."""
         sums: dict[Key, tuple[int, int]] = {}
         for tensor, (_, size) in plan.offsets.items():
             stem = re.sub(r"(\.\d+)+", "", tensor)
@@ -122,7 +122,6 @@ class Difference:
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
     """Compares the tensors of two snapshots by category, shape and name.
-
     Raises InputError if one snapshot is of a plan and the other of an analysis.
     """
     if before.of_plan != after.of_plan:
@@ -141,7 +140,6 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
 
 def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
     """Reads a plan or analysis file; returns None for a file of any other kind.
-
     Raises InputError if the file cannot be read, or is of another version.
     """
     try:
@@ -149,17 +147,17 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     try:
-        found: Any = json.loads(data) if data.lstrip()[:1] == b"{" else None
+        content: Any = json.loads(data) if data.lstrip()[:1] == b"{" else None
     except (ValueError, RecursionError):
         return None
-    kind = found.get("format", "") if isinstance(found, dict) else ""
+    kind = content.get("format", "") if isinstance(content, dict) else ""
     if kind == FORMAT:
-        if found["version"] != VERSION:
+        if content["version"] != VERSION:
             raise InputError(
-                f"{path} has version {found['version']} of the format, but this olla_xla reads "
+                f"{path} has version {content['version']} of the format, but this olla_xla reads "
                 f"version {VERSION}; write the file again with olla_xla analyze --json"
             )
-        return Snapshot.of_analysis(found, str(path))
+        return Snapshot.of_analysis(content, str(path))
     if str(kind).startswith("olla_xla.plan"):
         return Snapshot.of_plan_file(Plan.load(path), str(path))
     return None

@@ -81,8 +81,7 @@ class DonationAudit:
     """One row for each argument array that was donated, is aliased, or could have been donated.
 
     Attributes:
-      rows: the outcomes that cost most first, "aliased" last; within one outcome the largest
-        argument first.
+      rows: the outcomes that cost most first, "aliased" last; of one outcome the largest first.
       least_bytes: `trouble`, the rows worth a remedy, leaves out smaller arguments.
     """
 
@@ -109,7 +108,7 @@ class DonationAudit:
         return tuple(r for r in self.rows if r.outcome in _COSTLY and r.bytes >= least)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON: all rows, and for each outcome [number of arguments, bytes]."""
+        """A dict for JSON: rows, and for each outcome that occurs [number of arguments, bytes]."""
         sums = {str(o): [self.count(o), self.bytes(o)] for o in DonationOutcome if self.count(o)}
         return {
             "requested": self.requested,
@@ -180,10 +179,10 @@ def audit(
 def _by_path(
     taken: Sequence[Leaf], taken_over: Mapping[ShapeIndex, Leaf], results: Mapping[int | None, Leaf]
 ) -> dict[Leaf, Leaf]:
-    """Argument -> the argument whose row tells its outcome, that at the path of its output.
-
-    JAX gives an output the first donated argument of its type. Where that is not the one at the
-    output's path, the two are swapped: either could be the lost one.
+    """For each argument, the argument as which its donation is reported: mostly itself.
+    JAX gives an output the memory of the first donated argument of its type (`taken_over`). Where
+    another donated one stands at the output's path (in `results`, by number), the two are swapped:
+    either could be the one that no output takes over.
     """
     says = {leaf: leaf for leaf in taken}
     donated = [t for t in taken if t.donated and t.number is not None]
@@ -211,7 +210,6 @@ def _row(leaf: Leaf, outcome: DonationOutcome, output: str, why: str) -> Donatio
 
 def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
     """Why no output reuses a donated argument's memory: (path of the nearest output or "", reason).
-
     `free`: outputs in memory of their own. `replaced`: outputs in arguments' memory.
     """
     free = sorted(free, key=lambda r: not stands_at(r, leaf))  # its own first
@@ -255,7 +253,9 @@ def _copy(
     output: ShapeIndex,
     results: Mapping[int | None, Leaf],
 ) -> str:
-    """The reason why XLA copies an argument, or the output that takes over its memory; or ""."""
+    """The reason why XLA copies an argument, or the output that takes over its memory; or "".
+    `leaf`: the argument. `output`: that output's index. `results`: outputs by number.
+    """
     module, memory = dataflow.module, view._occupancy
     root = module.entry.root
     assert root is not None and leaf.number is not None

@@ -19,7 +19,6 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 def draw(analysis: Analysis, path: Path) -> None:
     """Draws each order's bytes by category over its schedule, total and lower bound to a file.
-
     Raises InputError if the suffix is of no known format, or the file cannot be written.
     """
     if path.suffix not in _SUFFIXES:

@@ -99,8 +99,8 @@ def _certificate(analysis: Analysis) -> str:
         if view.padding:
             where = "bytes of padding at the peak, as arrays are stored in whole tiles"
             rows.append(("of that padding", f"{megabytes(view.padding, 2)} MB", where))
-        if found := other_memories(view):
-            rows.append(("other memories", "", f"{found}, which no total includes"))
+        if note := other_memories(view):
+            rows.append(("other memories", "", f"{note}, which no total includes"))
     where = f"at {analysis.bound.operator} {short_line(analysis.bound.operator_line)}"
     if analysis.lower_bound_bytes > analysis.bound.bytes:
         where = f"proven by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"
@@ -109,8 +109,8 @@ def _certificate(analysis: Analysis) -> str:
     plan = analysis.plan
     if plan is not None:
         changes = f", {len(plan.clones)} instructions run again" if plan.clones else ""
-        found = f"lifetime gap {100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}"
-        rows.append(("plan", plan.status, f"planned in {plan.seconds:.1f} s, {found}"))
+        note = f"lifetime gap {100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}"
+        rows.append(("plan", plan.status, f"planned in {plan.seconds:.1f} s, {note}"))
     if analysis.remedy is not None:
         heading, sentence = analysis.remedy.sentence().split(": ", 1)
         rows.append((heading.lower(), "", sentence))
@@ -153,11 +153,10 @@ class Texts:
 
 def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
     """One order's tensors as columns of a table, a dict for JSON; strings are added to `texts`.
-
     Columns of strings hold numbers in `texts`. A row is a rectangle of addresses and steps: `start`
-    and `stop` are half-open steps in memory, `to` is when the last of its buffer ends; `made` lists
-    the rows of tensors that its readers make; `padding` is bytes that only fill whole tiles, and
-    `tighter` the shape that would take less.
+    and `stop` are half-open steps in memory, `to` is where the last value of its buffer stops;
+    `made` lists the rows of tensors that its readers make; `padding` is bytes that only fill whole
+    tiles, and `tighter` the shape that would take less.
     """
     memory, describer = view._occupancy, view._describer
     spans = TensorSpans(memory)
@@ -218,15 +217,15 @@ def _addresses(view: MemoryView) -> np.ndarray:
 
 
 def _made(view: MemoryView) -> list[list[int]]:
-    """For each value, the positions of (some) values made by the instructions that read it."""
+    """For each value, positions of at most 24 values made by the instructions that read it."""
     memory = view._occupancy
     by_maker = collections.defaultdict(list)
     for k, value in enumerate(memory.values):
         by_maker[value.instruction].append(k)
     result = []
     for k, value in enumerate(memory.values):
-        found = [j for use in value.uses for j in by_maker[use.instruction] if j != k]
-        result.append(list(dict.fromkeys(found))[:_NEIGHBOURS])
+        neighbours = [j for use in value.uses for j in by_maker[use.instruction] if j != k]
+        result.append(list(dict.fromkeys(neighbours))[:_NEIGHBOURS])
     return result
 
 
@@ -284,7 +283,9 @@ def _figure(name: str, steps: Range1d, height: int, label: str, **options: Any) 
 
 
 def _timeline(analysis: Analysis, number: int, steps: Range1d, top: float) -> Any:
-    """Plot of bytes in use at each step, by category, with outlines of all orders and the bound."""
+    """Plot of bytes in use at each step, by category, with outlines of all orders and the bound.
+    `number`: of the order in `analysis.views`. `top`: the largest total, in MB, for the axis.
+    """
     view = analysis.views[number]
     plot = _figure(
         f"timeline-{number}", steps, 300, "MB in use", y_range=Range1d(start=0, end=1.06 * top)
@@ -337,7 +338,9 @@ def _outline(plot: Any, view: MemoryView, *, dashed: bool) -> None:
 
 
 def _address_plot(view: MemoryView, number: int, steps: Range1d) -> Any:
-    """Plot of each tensor of an order as a rectangle: addresses by the steps it is in memory."""
+    """Plot of each tensor of an order as a rectangle: addresses by the steps it is in memory.
+    `number`: of the order, by which the page names its plots. `steps`: the range of the axis.
+    """
     memory = view._occupancy
     ends = [a.base + a.bytes for a in memory.allocations]
     top = max(ends, default=1) / MEGABYTE
@@ -351,10 +354,10 @@ def _address_plot(view: MemoryView, number: int, steps: Range1d) -> Any:
     plot.add_tools(PanTool(), wheel, BoxZoomTool(), ResetTool(), hover, tap)
     plot.toolbar.active_scroll = wheel
     low = _addresses(view)
-    found = np.array([view._describer.category(v).value for v in memory.values])
+    categories = np.array([view._describer.category(v).value for v in memory.values])
     renderers = []
     for category in Category:
-        ids = np.flatnonzero((found == category.value) & (memory.stop > memory.start))
+        ids = np.flatnonzero((categories == category.value) & (memory.stop > memory.start))
         if not len(ids):
             continue
         renderers.append(_quads(plot, view, low, ids, COLORS[category]))

@@ -20,8 +20,7 @@ class Leaf:
       shape, dtype: as JAX has them. bytes: its size on one device.
       donated: whether the caller donated it; False for results.
       number: of the entry parameter, or of the result; None for arguments that are not passed.
-      argnum: number of its positional argument, as `donate_argnums` counts; None for keyword
-        arguments and results.
+      argnum: of its positional argument, for `donate_argnums`; None for keyword ones and results.
       layout: a text that is equal for equal layouts. sharding: JAX's, or None.
     """
 
@@ -47,7 +46,6 @@ def not_donated(
     aliased: set[tuple[int, ShapeIndex]],
 ) -> list[tuple[Leaf, Leaf]]:
     """(argument, output) pairs: the argument was not donated, but the output could use its memory.
-
     An output at the same path in its pytree comes first, then any of the same type. `free`: outputs
     in memory of their own. `aliased`: (number, index) of parameters whose memory outputs take over.
     """
@@ -57,10 +55,10 @@ def not_donated(
         for a in taken
         if not a.donated and a.number is not None and parameter_of(a) not in aliased
     ]
-    found: dict[str, tuple[Leaf, Leaf]] = {}
+    pairs: dict[str, tuple[Leaf, Leaf]] = {}
     for strict in (True, False):
         for argument in waiting:
-            if argument.path in found or not argument.bytes:
+            if argument.path in pairs or not argument.bytes:
                 continue
             fits = [
                 r
@@ -70,9 +68,9 @@ def not_donated(
                 and (not strict or stands_at(r, argument))
             ]
             if fits:
-                found[argument.path] = (argument, fits[0])
+                pairs[argument.path] = (argument, fits[0])
                 left.remove(fits[0])
-    return list(found.values())
+    return list(pairs.values())
 
 
 def parameter_of(leaf: Leaf) -> tuple[int, ShapeIndex]:
@@ -86,7 +84,6 @@ _RESULT = re.compile(r"^result\[\d+\]")
 
 def stands_at(result: Leaf, argument: Leaf) -> bool:
     """Whether a result's path, such as `.params.w`, is also the path of the argument in its pytree.
-
     The argument's name is ignored, and the result's number where several are returned.
     """
     place = _ARGUMENT.sub("", argument.path, count=1)
@@ -114,7 +111,6 @@ def _spec(sharding: Any) -> str:
 
 def to_donate(leaves: Sequence[Any]) -> str:
     """The `jax.jit` option that donates some arguments: "donate_argnums=0", or donate_argnames.
-
     `leaves`: the arguments' Leafs or DonationRows, which have `path` and `argnum`.
     """
     if any(leaf.argnum is None for leaf in leaves):

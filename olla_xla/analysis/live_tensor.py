@@ -20,8 +20,7 @@ class LiveTensor:
 
     Attributes:
       name: the instruction that makes it, with a tuple index when it has one; "" for unused memory.
-      bytes: its size.
-      category: its role in a train step.
+      bytes: its size. category: its role in a train step.
       shape: such as "f32[8,128]"; "" for unused memory.
       operator: what makes it: an HLO opcode, with a fusion's kind or a custom call's target.
       op_name: JAX's name of the operation that makes it, or "".
@@ -37,8 +36,8 @@ class LiveTensor:
       holder: the last instruction that reads it, such as "fusion.7"; "" if it lives to the end.
       holder_line: the user's line of `holder`, or "".
       padding: bytes of it that only fill whole tiles; none but on a TPU.
-      tighter: the same dimensions in the order with the least padding, such as "f32[128,3]"; ""
-        if that is no better. tighter_bytes: its size with padding.
+      tighter: the same dimensions in the order with the least padding, such as "f32[128,3]"; "" if
+        that is no better. tighter_bytes: its size with padding.
     """
 
     name: str
@@ -120,7 +119,7 @@ class Describer:
         return self.maker(i).line
 
     def layer(self, origin: Origin) -> str:
-        """The path of model modules that an origin names, such as "ResNet/Conv_0"; or ""."""
+        """The model modules that an op name or its source tells, such as "ResNet/Conv_0"; or ""."""
         return module_path(origin.op_name) or origin.layer
 
     def argument(self, value: Value) -> str:
@@ -175,8 +174,7 @@ class Padding(NamedTuple):
 
 
 def padding_of(value: Value) -> Padding:
-    """The bytes that pad a value to whole tiles, and the dimensions' order with the least padding.
-
+    """The bytes that pad a value to whole tiles of a TPU, and the order of dimensions with fewest.
     `tighter` is "" if no other order takes fewer bytes; all are 0 where there are no tiles.
     """
     shape = value.shape

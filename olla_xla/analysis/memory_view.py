@@ -25,8 +25,8 @@ class MemoryView:
     """The memory of a module under one order; sizes in bytes.
 
     The peak is the step at which most memory is in use. What is allocated and not in use there
-    (gaps between tensors, arguments' memory that waits for its output) is a category of its own,
-    so that the categories sum to the total.
+    (gaps between tensors, arguments' memory that waits for its output) is a category of its own, so
+    that the categories sum to the total.
 
     Attributes:
       name: of the order, such as "XLA's order".
@@ -36,10 +36,8 @@ class MemoryView:
       constant_bytes: constants of the executable, which no total counts.
       step: the peak, counted from 0 in the whole schedule. steps: steps of the schedule.
       operator: name of the instruction that runs at the peak. operator_line: the user's line of it.
-      tensors: what is in memory at the peak, largest first, and what is not in use; they sum to the
-        total.
-      elsewhere: name of another memory of the device, such as "VMEM" -> bytes assigned in it, which
-        no total counts.
+      tensors: in memory at the peak, and what is not in use, largest first; their sum is the total.
+      elsewhere: other memories, such as "VMEM" -> bytes assigned there, which no total counts.
     """
 
     name: str
@@ -60,8 +58,8 @@ class MemoryView:
     def timeline(self) -> dict[Category, np.ndarray]:
         """Category -> int64 [steps], bytes in use. Slow at first: every value is categorised."""
         memory = self._occupancy
-        found = np.array([self._describer.category(v).value for v in memory.values])
-        lines = {c: memory.in_use(found == c.value) for c in Category if (found == c.value).any()}
+        kinds = np.array([self._describer.category(v).value for v in memory.values])
+        lines = {c: memory.in_use(kinds == c.value) for c in Category if (kinds == c.value).any()}
         return {c: line for c, line in lines.items() if line.any()}
 
     def by_category(self) -> dict[Category, int]:
@@ -69,12 +67,11 @@ class MemoryView:
         return by_category(self.tensors)
 
     def by_module(self) -> dict[str, int]:
-        """Model module path -> bytes at the peak, largest first; "" is for tensors of no module."""
+        """Bytes at the peak by model module ("(arguments)" or "" for no module), largest first."""
         return _largest_first(self._sums(lambda t: t.module or t.argument and "(arguments)"))
 
     def by_line(self) -> dict[str, int]:
         """Bytes at the peak by "file:line" of the user's code that makes them, largest first.
-
         The key "(arguments)" is for all arguments, "" for what has no known line.
         """
         return _largest_first(self._sums(_made_at))
@@ -87,8 +84,8 @@ class MemoryView:
     @property
     def found_share(self) -> float:
         """The fraction of the bytes at the peak whose line of user code or argument is known."""
-        found = sum(t.bytes for t in self.tensors if t.is_found)
-        return found / self.total_bytes if self.total_bytes else 1.0
+        known = sum(t.bytes for t in self.tensors if t.is_found)
+        return known / self.total_bytes if self.total_bytes else 1.0
 
     def _sums(self, key: Callable[[LiveTensor], Any]) -> dict[Any, int]:
         sums: collections.Counter[Any] = collections.Counter()
@@ -127,7 +124,7 @@ def memory_view(
     assignment: BufferAssignment | None = None,
     describer: Describer | None = None,
 ) -> MemoryView:
-    """The memory of a module in its current orders.
+    """Describes the memory of a module in the order that it has: totals, peak, tensors there.
 
     Args:
       planned: the module. name: of its order, for reports.
@@ -160,7 +157,6 @@ def memory_view(
 
 def _at(memory: Occupancy, step: int, describer: Describer) -> list[LiveTensor]:
     """LiveTensors of what is in memory at a step, and of the rest of the total, not in use.
-
     The latter are arguments' memory that waits for its output, and gaps between tensors.
     """
     spans = TensorSpans(memory)
@@ -188,7 +184,6 @@ def _unused(size: int, argument: str, why: str, steps: int) -> LiveTensor:
 
 class TensorSpans:
     """Finds at which steps each tensor is in memory, and which instruction reads it last.
-
     What XLA's rules keep in one buffer (a loop's state) is one tensor here, except an argument and
     the output that replaces it.
     """
@@ -286,7 +281,7 @@ class Occupancy:
 
 
 def occupancy(planned: PlannedModule, assignment: BufferAssignment | None = None) -> Occupancy:
-    """The memory that each value of a module has in the module's current orders.
+    """Finds each value's allocation, offset and steps in memory, in the order that the module has.
 
     Args:
       planned: the module. assignment: XLA's buffer assignment of it; None: it is simulated.
@@ -329,7 +324,9 @@ _Placed = dict[Value, tuple[int, int]]
 
 
 def _simulated(planned: PlannedModule, found: Assignment) -> tuple[_Placed, dict[int, int], int]:
-    """(value -> (allocation, offset), allocation -> bytes, total), of a simulated assignment."""
+    """Reads the simulated buffer assignment `found`, leaving out constants.
+    Returns (value -> (number of its allocation, byte offset), number -> bytes, total bytes).
+    """
     values = planned.dataflow.values
     numbers, offsets = found.allocation.tolist(), found.offset.tolist()
     constants = {numbers[v.id] for v in values if v.instruction.opcode == "constant"}
@@ -346,7 +343,9 @@ def _simulated(planned: PlannedModule, found: Assignment) -> tuple[_Placed, dict
 def _assigned(
     planned: PlannedModule, assignment: BufferAssignment
 ) -> tuple[_Placed, dict[int, int], int]:
-    """(value -> (allocation, offset), allocation -> bytes, total bytes) of XLA's own assignment."""
+    """Reads XLA's own buffer assignment, as far as its allocations count for the total.
+    Returns (value -> (number of its allocation, byte offset), number -> bytes, total bytes).
+    """
     by_name = {v.name: v for v in planned.dataflow.values if v.bytes}
     placed: _Placed = {}
     sizes: dict[int, int] = {}
@@ -361,7 +360,9 @@ def _assigned(
 def _allocations(
     planned: PlannedModule, placed: _Placed, sizes: dict[int, int]
 ) -> dict[int, OccupiedAllocation]:
-    """Allocation number -> its OccupiedAllocation, laid end to end: arguments, outputs, temp."""
+    """Allocation number -> its OccupiedAllocation, laid end to end: arguments, outputs, temp.
+    `placed`: value -> (allocation, offset in it). `sizes`: allocation -> bytes.
+    """
     members: dict[int, list[Value]] = {key: [] for key in sizes}
     for value, (number, _) in placed.items():
         members[number].append(value)
@@ -390,9 +391,8 @@ def _stops(
     allocation: np.ndarray, offset: np.ndarray, size: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
     """int64 [values]: one past the last step at which each value has its memory.
-
-    `end` is the last step at which a value is needed. Where another value takes over its memory at
-    that step, the memory counts as the other value's there.
+    `end` is the last step at which a value is needed, `start` the first. Where another value takes
+    over its memory (`allocation`, `offset`, `size` in bytes) at that step, it is the other's there.
     """
     begins: dict[tuple[int, int], list[int]] = {}
     where, first, last = allocation.tolist(), start.tolist(), end.tolist()

@@ -51,8 +51,8 @@ def phase_of(op_name: str) -> Phase:
 @functools.lru_cache(maxsize=65536)
 def module_path(op_name: str) -> str:
     """The model modules named in an op name, outermost first: "ResNet/Conv_0"; or ""."""
-    found = [_module(part) for part in _parts(op_name)[:-1]]
-    return "/".join(part for part in found if part)
+    modules = [_module(part) for part in _parts(op_name)[:-1]]
+    return "/".join(part for part in modules if part)
 
 
 def _module(part: str) -> str:

@@ -91,10 +91,8 @@ class Origins:
         return Origin(op_name, "", "", "", why)
 
     def _candidates(self, i: Instruction, index: ShapeIndex) -> Iterator[tuple[Instruction, str]]:
-        """Yields (instruction whose metadata may tell where result `index` of `i` comes from,
-        relation).
-
-        The relation is "" if it makes the result, else such as "read by NAME". The best come first.
+        """Yields (instruction whose metadata may tell where result `index` of `i` is from, how).
+        The latter is "" if it makes the result, else such as "read by NAME". The best come first.
         """
         own = list(_within(i, index, self._callers))
         yield from ((candidate, "") for candidate in own)
@@ -118,7 +116,9 @@ class Origins:
 def _within(
     i: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """The instructions, in what `i` calls, that compute its result `index`; then `i` itself."""
+    """The instructions, in what `i` calls, that compute its result `index`; then `i` itself.
+    `callers`: computation -> the instruction that calls it.
+    """
     caller = callers.get(i.computation)
     if i.opcode == "get-tuple-element":
         yield from _within(i.operands[0], (i.tuple_index, *index), callers)
@@ -142,7 +142,9 @@ def _within(
 def _element(
     root: Instruction | None, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """Instructions that compute element `index` of the result `root` of a called computation."""
+    """Instructions that compute element `index` of the result `root` of a called computation.
+    `callers`: computation -> the instruction that calls it.
+    """
     if root is None or root.opcode == "parameter":
         return
     if root.opcode == "tuple" and index:
@@ -155,7 +157,9 @@ def _element(
 def _slice_written(
     writer: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """If `writer` updates a slice of a loop's array, the instructions that compute the slice."""
+    """If `writer` updates a slice of a loop's array, the instructions that compute the slice.
+    `callers`: computation -> the instruction that calls it.
+    """
     body, writer, start = writer.computation, writer.behind(*_MOVES), None
     if writer.opcode == "async-done":
         start = writer.operands[0]

@@ -25,8 +25,7 @@ class RanAgain:
 
     Attributes:
       instructions: their number. seconds: predicted, that they add to a run.
-      excess_bytes: of XLA's estimate for its own order, above its limit; None where the device's
-        memory is not known.
+      excess_bytes: of XLA's estimate for its own order, above its limit; None if that is unknown.
     """
 
     instructions: int
@@ -34,10 +33,10 @@ class RanAgain:
     excess_bytes: int | None
 
     def __str__(self) -> str:
-        found = rematerialization.in_words(self.instructions, self.seconds)
+        text = rematerialization.in_words(self.instructions, self.seconds)
         if self.excess_bytes is None:
-            return found
-        return f"{found}; XLA's estimate is {self.excess_bytes / 2**20:,.1f} MB above its limit"
+            return text
+        return f"{text}; XLA's estimate is {self.excess_bytes / 2**20:,.1f} MB above its limit"
 
 
 def ran_again(

@@ -27,7 +27,7 @@ _FAR = 200
 
 
 class Reading(NamedTuple):
-    """In which phases of a train step a value is read: sets of `op_names.Phase`.
+    """In which phases of a train step (forward, backward, update) a value is read.
 
     Attributes:
       direct: those of what reads the value itself, or a moved copy of it.
@@ -40,7 +40,6 @@ class Reading(NamedTuple):
 
 def reading(dataflow: Dataflow, value: Value) -> Reading:
     """The train-step phases in which a value is read, by the op names of what reads it.
-
     Readers are followed into fusions and loops; those without an op name are ignored.
     """
     direct: set[Phase] = set()
@@ -64,7 +63,7 @@ def reading(dataflow: Dataflow, value: Value) -> Reading:
 
 
 def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[Value], bool]]:
-    """For each use of a value: (op names of the readers, values made, whether it is only moved)."""
+    """For each reader of a value: (op names, values made of it, whether it only moves it)."""
     for use in value.uses:
         i = use.instruction
         results = [dataflow.at[i, k] for k, _ in i.shape.indices() if (i, k) in dataflow.at]

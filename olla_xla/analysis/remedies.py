@@ -88,7 +88,6 @@ class JittedFunction:
 
     def with_donation(self) -> JittedFunction:
         """A copy of this function that donates each argument with arrays in `leaves`.
-
         Donation is by argument: other arrays of such an argument are donated too.
         """
         options = dict(self.jit_options)
@@ -153,12 +152,14 @@ def remedy(
             tried.add("jax.checkpoint", tried.checkpointed)
         if len(tried.found) + len(tried.failed) == count:
             left = [f"{by_hand(scheduled_module(module))} by hand", *left]
-    found = tuple(sorted(tried.found, key=lambda trial: trial.bytes))
-    return Remedy(what, size, is_state, total, found, (*tried.failed, *left))
+    trials = tuple(sorted(tried.found, key=lambda trial: trial.bytes))
+    return Remedy(what, size, is_state, total, trials, (*tried.failed, *left))
 
 
 class _Trials:
-    """The remedies tried on one step: `found`, their Trials; `failed`, lines on those that fail."""
+    """The ways to save memory tried on one step.
+    `found`: Trials, XLA's totals with each. `failed`: a line on each that could not be compiled.
+    """
 
     def __init__(
         self, program: Plannable, options: PlanOptions, total: int, plan: Plan | None
@@ -169,7 +170,9 @@ class _Trials:
         self.failed: list[str] = []
 
     def add(self, what: str, attempt: Callable[[], Trial | None]) -> None:
-        """Runs `attempt`; adds its Trial to `found`, or a line to `failed` if it raises."""
+        """Runs `attempt`, which compiles the step in one way (`what`); adds its Trial to `found`.
+        If it raises, adds a line to `failed`; if it returns None, nothing.
+        """
         _logger.info("trying %s", what)
         try:
             with warnings.catch_warnings():
@@ -186,7 +189,9 @@ class _Trials:
         self.found += [] if trial is None else [trial]
 
     def planned(self, overhead: float | None) -> Trial:
-        """The Trial of a plan; unless `overhead` is None, with recomputation of at most that."""
+        """Compiles the step with a plan; returns XLA's total bytes and the added time as a Trial.
+        `overhead`: the most time that recomputation may add, as a fraction; None: the default.
+        """
         options = dataclasses.replace(self._options, max_overhead=overhead)
         outcome = _succeeded(self._program.planned(options))
         added = 0.0 if outcome.plan is None else outcome.plan.overhead
@@ -194,7 +199,7 @@ class _Trials:
         return Trial(_call(options), total, added, overhead or 0.0)
 
     def donated(self) -> Trial:
-        """The Trial of donating all arguments that could be donated and are not."""
+        """Compiles the step with all arguments donated that can be; returns its Trial."""
         program = self._program
         assert isinstance(program, JittedFunction)
         total = program.with_donation().total(self._in_use)
@@ -210,13 +215,12 @@ class _Trials:
         return in_pieces.compiled_cost(jitted.lower(*program.args, **program.kwargs))[1]
 
     def checkpointed(self) -> Trial | None:
-        """The Trial of `jax.checkpoint` around scans' bodies, segments of scans, or the loss.
-
-        The first that helps, else that with the least total; None where JAX traces no derivative.
+        """Compiles the step with `jax.checkpoint` around scans' bodies, their segments or the loss.
+        Returns the Trial of the first that helps, else of the least total; None if it has none.
         """
         program = self._program
         assert isinstance(program, JittedFunction)
-        found: list[Trial] = []
+        trials: list[Trial] = []
         for where, put, policy in (
             ("each scan's body", checkpointed.checkpointed_scans, "nothing_saveable"),
             ("segments of each scan", checkpointed.checkpointed_segments, "nothing_saveable"),
@@ -232,30 +236,30 @@ class _Trials:
             total, seconds = in_pieces.compiled_cost(lowered)
             setting = f"jax.checkpoint around {where} ({policy})"
             added = seconds / self._own_seconds - 1
-            found.append(Trial(setting, total, added, math.inf, ("other rounding",)))
+            trials.append(Trial(setting, total, added, math.inf, ("other rounding",)))
             if helps(total, self._total):
                 break
-        return min(found, key=lambda trial: trial.bytes, default=None)
+        return min(trials, key=lambda trial: trial.bytes, default=None)
 
     def in_pieces(self) -> Trial | None:
-        """The Trial of `olla_xla.fission`; None where nothing can be cut, or little would be saved.
+        """Compiles the step with its largest values made a piece at a time (`olla_xla.fission`).
 
-        Where a step cannot be cut, the function it differentiates is. Where pieces take over twice
-        the step's time, fewer are tried.
+        If nothing in the step can be cut, the function that it differentiates is; if pieces add
+        more than the step's own time, fewer are tried. Returns the Trial; None for no gain.
         """
-        found = [self._cut(None, of_loss=False)]
-        if isinstance(found[0], str):
-            found.append(self._cut(None, of_loss=True))
-        cut = found[-1]
+        cuts = [self._cut(None, of_loss=False)]
+        if isinstance(cuts[0], str):
+            cuts.append(self._cut(None, of_loss=True))
+        cut = cuts[-1]
         if isinstance(cut, str):
-            self.failed.append(f"olla_xla.fission, which {found[0]}")
+            self.failed.append(f"olla_xla.fission, which {cuts[0]}")
             return None
         for part in _FEWER:
             trial, units = cut[0](self._own_seconds), cut[1]
             if trial.added <= _TIME_AT_MOST:
                 return trial
             fewer = min(int(part * trial.pieces * _TIME_AT_MOST / trial.added), units)
-            cut = self._cut(fewer, of_loss=len(found) > 1) if fewer > 1 else ""
+            cut = self._cut(fewer, of_loss=len(cuts) > 1) if fewer > 1 else ""
             if isinstance(cut, str):
                 break
         return None
@@ -264,7 +268,7 @@ class _Trials:
         self, pieces: int | None, *, of_loss: bool
     ) -> tuple[Callable[[float], Trial], int] | str:
         """Compiles the step, or with `of_loss` the function that it differentiates, in pieces.
-
+        Its largest values are made a piece at a time, in `pieces`; None: fission chooses how many.
         Returns (function: predicted seconds of the uncut step -> Trial; the most pieces), or a text
         that says why pieces do not help.
         """

@@ -76,26 +76,25 @@ class Remedy:
     @property
     def helpful(self) -> tuple[Trial, ...]:
         """The trials that save at least 5 % of the bytes, compared with the step without them.
-
         Of trials of a kind, one that may take more time must save as much beyond the others.
         """
-        found: list[Trial] = []
+        chosen: list[Trial] = []
         for trial in sorted(self.trials, key=lambda trial: (trial.allowed, trial.bytes)):
-            alike = [o.bytes for o in found if o.setting[:13] == trial.setting[:13]]
+            alike = [o.bytes for o in chosen if o.setting[:13] == trial.setting[:13]]
             if helps(trial.bytes, min([self.total_bytes, *alike])):
-                found.append(trial)
-        return tuple(sorted(found, key=lambda trial: trial.bytes))
+                chosen.append(trial)
+        return tuple(sorted(chosen, key=lambda trial: trial.bytes))
 
     def sentence(self) -> str:
         """A line for reports: what uses most memory, the helpful trials, and what was not tried."""
         most = f"{megabytes(self.what_bytes)} of {megabytes(self.total_bytes)} MB at the peak"
-        found = self.helpful
-        said = "; ".join(trial.sentence() for trial in found)
-        if not found:
+        helpful = self.helpful
+        said = "; ".join(trial.sentence() for trial in helpful)
+        if not helpful:
             said = ", ".join(trial.sentence("leaves") for trial in self.trials)
             said = f"tried: {said}" if said else "no way to save memory could be tried"
         rest = ", ".join((*self.not_tried, *(_STATE_LEFT if self.is_state else _LEFT)))
-        first = f"{'What' if found else 'Little'} would help: {most} are {self.what}"
+        first = f"{'What' if helpful else 'Little'} would help: {most} are {self.what}"
         return f"{first}; {said}. Not tried: {rest}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,5 +121,5 @@ def by_hand(module: Module) -> str:
     for computation in module.control_computations:
         for i in computation.instructions:
             files |= {frame.file for frame in i.stack}
-    found = "\n".join(files).lower()
-    return next((switch for folder, switch in _SWITCHES if folder in found), "jax.checkpoint")
+    paths = "\n".join(files).lower()
+    return next((switch for folder, switch in _SWITCHES if folder in paths), "jax.checkpoint")

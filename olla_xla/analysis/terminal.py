@@ -109,11 +109,11 @@ def headline(analysis: Analysis) -> list[str]:
         lines.append(
             f"{megabytes(last.padding)} MB at the peak are padding, as arrays take whole tiles"
         )
-    found = analysis.untrained
-    if found is not None and found.bytes >= max(_LEAST_SHOWN, _WORTH_SAYING * last.total_bytes):
-        rest = len(found.paths) - 1
+    fixed = analysis.untrained
+    if fixed is not None and fixed.bytes >= max(_LEAST_SHOWN, _WORTH_SAYING * last.total_bytes):
+        rest = len(fixed.paths) - 1
         lines.append(
-            f"{megabytes(found.bytes)} MB of outputs are not trained ({found.paths[0]}"
+            f"{megabytes(fixed.bytes)} MB of outputs are not trained ({fixed.paths[0]}"
             f"{f' and {rest:,} more' if rest else ''}): they are always zero, or no gradient "
             "reaches them; leave these arrays out of the derivative and the optimizer"
         )
@@ -142,8 +142,7 @@ def of_devices(devices: int) -> str:
 
 def from_bound(gap: float) -> str:
     """A gap to the lower bound (total / bound - 1) as text, such as "1.2 % above".
-
-    Only a total that changes XLA's operators, as recomputation does, can be below it.
+    Only a total with other operators than XLA's, as with recomputation, can be below it.
     """
     return f"{abs(100 * gap):.1f} % {'below' if gap < 0 else 'above'}"
 
@@ -173,12 +172,12 @@ def tensor_rows(view: MemoryView, count: int) -> tuple[str, list[tuple[str, ...]
     tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
     for t in tensors:
         kinds.setdefault((t.category.short, t.shape, _made_by(t)), []).append(t.bytes)
-    found = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
+    groups = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
     rows = [
         (megabytes(sum(s), 2), kind, f"{shape} x {len(s)}" if len(s) > 1 else shape, made)
-        for (kind, shape, made), s in found[:count]
+        for (kind, shape, made), s in groups[:count]
     ]
-    total = f"{len(found):,} kinds of tensors ({len(tensors):,} in all)"
+    total = f"{len(groups):,} kinds of tensors ({len(tensors):,} in all)"
     return f"{len(rows)} largest of {total} at the peak", rows
 
 
@@ -224,8 +223,8 @@ def where(tensor: LiveTensor) -> str:
         line = f"{line} (from {short_line(tensor.caller)})"
     if line and tensor.is_argument:
         line = f"read at {line}"
-    found = [tensor.argument, line]
-    return ", ".join(part for part in found if part) or tensor.why
+    parts = [tensor.argument, line]
+    return ", ".join(part for part in parts if part) or tensor.why
 
 
 def _sums(name: str, sums: Mapping[str, int], view: MemoryView, count: int) -> TextTable:
@@ -255,13 +254,13 @@ def _loops(analysis: Analysis, count: int) -> TextTable:
 
 
 def _donation(donation: DonationAudit, count: int) -> TextTable:
-    found = [
+    counts = [
         f"{donation.count(o)} {o} ({megabytes(donation.bytes(o))} MB)"
         for o in DonationOutcome
         if donation.count(o)
     ]
     none = "none would save memory"
-    title = f"Donation: {donation.requested} requested; {', '.join(found) or none}"
+    title = f"Donation: {donation.requested} requested; {', '.join(counts) or none}"
     causes: dict[tuple[DonationOutcome, str], list[DonationRow]] = {}
     for row in donation.trouble:
         together = row.outcome is DonationOutcome.POSSIBLE

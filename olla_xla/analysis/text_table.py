@@ -43,8 +43,8 @@ def megabytes(size: float | None, digits: int = 1) -> str:
     """Bytes in MB of 2**20: 1572864 -> "1.5"; "-" for None; what rounds to zero has no sign."""
     if size is None:
         return "-"
-    found = f"{size / 2**20:,.{digits}f}"
-    return found if found.strip("-0.") else found.removeprefix("-")
+    text = f"{size / 2**20:,.{digits}f}"
+    return text if text.strip("-0.") else text.removeprefix("-")
 
 
 def wrapped(text: str, width: int | None) -> str:
@@ -60,19 +60,19 @@ def _narrowed(
     columns: Sequence[Sequence[str]], widths: Sequence[int], left: Sequence[bool], width: int
 ) -> list[int]:
     """The widths of columns, with those of left-aligned ones reduced until a line fits `width`."""
-    found = list(widths)
+    narrowed = list(widths)
     least = [
         max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell))
         if is_left
         else whole
         for column, whole, is_left in zip(columns, widths, left, strict=True)
     ]
-    while _total(found) > width:
-        slack = [k for k in range(len(found)) if found[k] > least[k]]
+    while _total(narrowed) > width:
+        slack = [k for k in range(len(narrowed)) if narrowed[k] > least[k]]
         if not slack:
             break
-        found[max(slack, key=lambda k: found[k])] -= 1
-    return found
+        narrowed[max(slack, key=lambda k: narrowed[k])] -= 1
+    return narrowed
 
 
 def _blocks(widths: Sequence[int], width: int | None) -> list[list[int]]:

@@ -8,11 +8,7 @@ from absl import flags
 
 
 class Flags:
-    """Defines flags of a command, each with its name, its default and a line of help (`about`).
-
-    Args:
-      values: the command's.
-    """
+    """Adds flags to `values`, a command's flags, each with name, default and help (`about`)."""
 
     def __init__(self, values: flags.FlagValues) -> None:
         self._values = values

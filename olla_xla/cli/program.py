@@ -49,8 +49,7 @@ class CommandLine:
     """A program of several commands, such as `olla_xla`.
 
     Attributes:
-      name: the name that users type.
-      about: the first line of the overview.
+      name: the name that users type. about: the first line of the overview.
       package: the package with a module for each command.
       commands: name of a command -> one line that says what it does.
       further: names of commands that the overview lists last, under a heading of their own.
@@ -161,11 +160,11 @@ class CommandLine:
 
 def _versions(name: str) -> str:
     """Returns a line with the versions of this package and, where installed, of jax and jaxlib."""
-    found = [f"{name} {__version__}"]
+    parts = [f"{name} {__version__}"]
     for package in ("jax", "jaxlib"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{package} {importlib.metadata.version(package)}")
-    return ", ".join(found)
+            parts.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join(parts)
 
 
 def _alike(name: str, known: Iterable[str]) -> str:
@@ -186,13 +185,13 @@ def _define_json(values: flags.FlagValues) -> None:
 
 def _normal(arguments: Sequence[str]) -> list[str]:
     """Returns arguments with underscores for hyphens in flag names, and --json as --json=-."""
-    found = []
+    normal = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name.startswith("--") and len(name) > 2:
             name = f"--{name[2:].replace('-', '_')}"
-        found.append(f"--json={_TO_STDOUT}" if argument == "--json" else f"{name}{equals}{value}")
-    return found
+        normal.append(f"--json={_TO_STDOUT}" if argument == "--json" else f"{name}{equals}{value}")
+    return normal
 
 
 def _apart(
@@ -223,12 +222,12 @@ def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str
     if path != _TO_STDOUT:
         files.check_writable(path)
     aside = contextlib.redirect_stdout(sys.stderr) if path == _TO_STDOUT else None
-    with document.collecting() as found, aside or contextlib.nullcontext():
+    with document.collecting() as results, aside or contextlib.nullcontext():
         code = command.run(values, *given)
     if path == _TO_STDOUT:
-        print(found.text(), end="")
+        print(results.text(), end="")
         return code
-    write_text(path, found.text())
+    write_text(path, results.text())
     return code
 
 

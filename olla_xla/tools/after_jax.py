@@ -9,9 +9,9 @@ from typing import Any
 
 
 def after_jax(call: Callable[[], None]) -> None:
-    """Calls a function as soon as anyone imports JAX, or now if it is imported already.
-    The importer goes on only then. JAX reads variables of the environment when it is imported, so a
-    program that sets some is to import it by itself.
+    """Calls a function right after JAX is imported, by whatever code does so, or now if it was.
+    The import statement returns only after the call. JAX itself is not imported here: it reads
+    environment variables at import, and the program may still set some.
     """
     if "jax" in sys.modules:
         call()
@@ -25,7 +25,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._asks = False
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Returns JAX's own spec, with a loader that makes the call after loading; else None."""
+        """For "jax", returns its usual module spec, whose loader calls `self.call` after loading.
+        Returns None for other modules, for which Python then asks its other finders.
+        """
         if name != "jax" or self._asks:
             return None
         self._asks = True

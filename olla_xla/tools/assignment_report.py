@@ -27,7 +27,7 @@ class AllocationRow:
     Attributes:
       index: XLA's number. kind: "argument", "output" or "temp". values: how many lie in it.
       size: as allocated. live_bytes: the most that live values cover at one time.
-      packed_bytes: what our packing of the same values takes. bound_bytes: no packing takes less.
+      packed_bytes: size with offsets of our own search. bound_bytes: no offsets take less.
     """
 
     index: int
@@ -42,14 +42,12 @@ class AllocationRow:
 def allocation_rows(
     module: bytes, assignment: BufferAssignment, target: str
 ) -> list[AllocationRow]:
-    """Checks a buffer assignment; returns a row for each allocation, the largest first.
+    """Checks XLA's buffer assignment of a module; returns a row for each allocation, largest first.
+    Raises CheckError if two live tensors overlap, or one leaves its allocation.
 
     Args:
-      module: the executable's serialized HloModuleProto. assignment: what XLA made of it.
+      module: the executable's serialized HloModuleProto. assignment: XLA's for this module.
       target: "cpu" or "cuda".
-
-    Raises:
-      CheckError: two live tensors overlap; a tensor leaves its allocation.
     """
     planned = PlannedModule(scheduled_module(module), target)
     _check_bounds(assignment)
@@ -81,8 +79,9 @@ def _check_bounds(assignment: BufferAssignment) -> None:
 def _allocation(
     allocation: Allocation, lives: dict[str, tuple[int, int]], alignment: int
 ) -> AllocationRow:
-    """Packs one allocation's values anew, and returns its row; values not in `lives` are left out.
-    `lives` has the first and last logical time of every value by name; `alignment` is in bytes.
+    """Searches for offsets at which one allocation's values take fewer bytes; returns its row.
+    `lives` has values' first and last positions in the schedule, by name; values not in it are left
+    out. Offsets are multiples of `alignment` bytes.
     """
     held = [a for a in allocation.assigned if a.name in lives and a.size]
     known = [(*lives[a.name], a.offset, a.size) for a in held]
@@ -105,7 +104,9 @@ def live_bytes(
     low: NDArray[np.int64],
     size: NDArray[np.int64],
 ) -> int:
-    """Most bytes covered at one time by values that live in [first, last] at [low, low + size)."""
+    """Returns the most bytes that values cover at one time; bytes of overlapping ones count once.
+    Value k lives at times first[k] to last[k], both included, in bytes low[k] to low[k] + size[k].
+    """
     order = np.argsort(low, kind="stable")
     first, last, low, size = first[order], last[order], low[order], size[order]
     best = 0
@@ -120,8 +121,8 @@ def live_bytes(
 def _tied(
     first: NDArray[np.int64], last: NDArray[np.int64], low: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Numbers values so that those at one offset with overlapping lives get the same number.
-    They share memory in place. `first` and `last` are their lives, `low` their offsets.
+    """Finds values that share memory in place: at equal offsets (`low`), with overlapping lives.
+    Returns a number for each value, equal for those that share. A life is [`first`, `last`].
     """
     group, before, end = np.arange(len(low)), -1, -1
     for k in np.lexsort((first, low)):

@@ -26,7 +26,8 @@ def analyze_model(
     advice: PlanOptions | None = None,
 ) -> Analysis:
     """Analyses the memory of a model's step compiled for a target.
-    With `options` the step is planned too; with `advice` changes that may help are tried within it.
+    With `options`, of a plan, its memory with that plan is analysed too. With `advice` it is tried,
+    by plans of these options, what else saves memory: recomputation, donation, pieces.
     """
     with tracing(model.name):
         return analyze(
@@ -43,14 +44,11 @@ def analyze_dump(
     module: LoweredModule, target: Target, options: PlanOptions | None, progress: Progress
 ) -> Analysis:
     """Compiles a module that was dumped before XLA's pipeline, and analyses its memory.
+    Raises InputError if XLA cannot read it, OllaError if it cannot compile it, or planning failed.
 
     Args:
       module: the dump. target: what to compile it for. options: of a plan, None for none.
       progress: called with one line at each stage.
-
-    Raises:
-      InputError: XLA cannot read the module.
-      OllaError: XLA cannot compile it, or planning failed.
     """
     stage = DumpedStage(module, target)
 
@@ -72,10 +70,11 @@ def analyze_dump(
 def compare_with(
     baseline: Snapshot, model: BuiltModel, target: Target, options: PlanOptions, stage: Progress
 ) -> Difference:
-    """Compiles a model's step as it was for a baseline, and finds how its memory differs.
+    """Compiles a model's step, and finds how its memory differs from that of an earlier one.
 
     Args:
-      baseline: of a plan or an analysis. model: the step. target: what to compile it for.
+      baseline: memory of that: of a plan, which is then made anew, or of an analysis.
+      model: the step. target: what to compile it for.
       options: of the plan. stage: called with one line at each stage.
 
     Raises:

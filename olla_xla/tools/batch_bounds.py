@@ -33,10 +33,10 @@ _NEAR = 2
 
 
 class Bounds:
-    """Searches for the largest batch that fits in one way, between a lower and an upper bound.
+    """Searches for the largest batch that fits memory in one way of compiling, between two bounds.
 
     Args:
-      way: how sizes are compiled and their totals predicted. unit: sizes are multiples of it.
+      way: compiles sizes (in XLA's order, planned, ...). unit: sizes are multiples of it.
 
     Attributes:
       low: the largest that was compiled this way and fits; 0 where none was.
@@ -53,13 +53,9 @@ class Bounds:
         self._last = 0  # the size that was compiled last
 
     def schedule(self, start: int, most: int) -> None:
-        """Compiles sizes up to XLA's schedule, until predicted totals of two give a line.
-
-        Args:
-          start: the first. most: compiles, of all ways, at which to stop.
-
-        Raises:
-          LimitError: totals do not rise with the size, or very large sizes fit.
+        """Has XLA schedule batch sizes until two predicted totals give a line that predicts others.
+        `start` is the first, and `most` the number of compiles, of all ways to compile, at which to
+        stop. Raises LimitError if totals do not rise with the size, or very large sizes fit.
         """
         at, memory = rounded(start, self.unit), self.work.memory
         totals: dict[int, int] = {}
@@ -88,10 +84,8 @@ class Bounds:
             at = rounded(int(meets), self.unit)
 
     def predict(self, off: float) -> None:
-        """Predicts the totals of the (at most two) sizes that XLA has scheduled, for a line.
-
-        Args:
-          off: XLA's total over the predicted one in the previous way, for the first estimate.
+        """Predicts, for a line, total bytes of the (at most two) sizes that XLA has scheduled.
+        `off`: XLA's total / the predicted one in the way before, to correct the first estimate by.
         """
         for batch in self.work.known():
             self._predict(batch)
@@ -103,7 +97,7 @@ class Bounds:
         return size
 
     def off(self) -> float:
-        """XLA's total divided by the predicted one, of the size compiled last; 1.0 if not known."""
+        """XLA's total bytes / the predicted ones, of the size compiled last; 1.0 if unknown."""
         self._learn()
         exact, predicted = self.way.exact(), self.way.on_line()
         if exact.get(self._last) and predicted.get(self._last):
@@ -111,7 +105,9 @@ class Bounds:
         return 1.0
 
     def compile(self, batch: int) -> None:
-        """Compiles a size in full, and sets `low`, `high` or `refused` by what came of it."""
+        """Compiles a batch size in full, and sets `low` to it if it fits memory, else `high`.
+        If it cannot be compiled this way, sets `refused` to the reason.
+        """
         self._tries += 1
         self._last = batch
         try:
@@ -128,14 +124,15 @@ class Bounds:
         self.work.progress(f"{self.way.name}: batch {batch:,} {fits}, {size / 2**20:,.0f} MB")
 
     def is_closed(self, floor: int) -> bool:
-        """Whether the search is over: refused, or no size above `floor`, which fits, could fit."""
+        """Whether the search is over: the size after `floor`, which fits, is known not to fit,
+        or no further size can be compiled this way.
+        """
         return bool(self.refused) or 0 < self.high <= floor + self.unit
 
     def doubt(self, floor: int) -> float:
-        """How much larger the answer could still be, as a fraction of the largest size that fits.
-
-        Args:
-          floor: a size that fits, as it does in the previous way; or 0.
+        """By what fraction the largest batch that fits may exceed the largest that is known to fit.
+        It is 0.0 if the search is over, infinite if no size is known to fit. `floor`: the largest
+        size that fits when compiled in an earlier way, and so in this; or 0.
         """
         least = max(self.low, floor)
         if self.is_closed(least):
@@ -145,8 +142,8 @@ class Bounds:
         return ((self.high or self.expected(floor) + self.unit) - least) / least
 
     def expected(self, floor: int) -> int:
-        """Estimates the largest size that fits, by a line through known totals, within bounds.
-        `floor` is a size that fits, or 0.
+        """Estimates the largest batch size that fits memory, by a line through known total bytes.
+        It is at least `floor`, a size that fits, or 0, and within the bounds `low` and `high`.
         """
         least = max(self.low, floor)
         meets = max(self._meets(), least)
@@ -154,10 +151,8 @@ class Bounds:
         return min(at, self.high - self.unit) if self.high else at
 
     def next(self, floor: int, is_last: bool) -> int:
-        """Chooses the batch size to compile next: by the line, or between the bounds.
-
-        Args:
-          floor: a size that fits, or 0. is_last: whether it is the last compile of this way.
+        """Chooses the batch size to compile next: by a line through known totals, or by bounds.
+        `floor`: a size that fits, or 0. `is_last`: whether it is the last compile of this way.
         """
         self._learn()
         least = max(self.low, floor)
@@ -178,7 +173,7 @@ class Bounds:
             self.way.learn(self._last)
 
     def _down(self, is_last: bool) -> int:
-        """Chooses a size below all that were compiled, none of which fits."""
+        """Chooses a batch size below all compiled ones, none of which fits; if `is_last`, lower."""
         meets = self._meets()
         if meets >= self.high:  # the line contradicts the bound
             return self.high // 2
@@ -187,7 +182,7 @@ class Bounds:
         return min(math.floor(meets), self.high - self.unit * 2 ** (self._tries - 1))
 
     def _meets(self, off: float = 1.0) -> float:
-        """The size at which a line through known totals, times `off`, equals the memory."""
+        """The batch size at which a line through known total bytes times `off` meets memory."""
         exact, predicted, memory = self.way.exact(), self.way.on_line(), self.work.memory / off
         totals = exact or predicted
         at = min(totals, key=lambda b: (abs(totals[b] - memory), b))
@@ -196,9 +191,10 @@ class Bounds:
 
 
 def _slope(totals: dict[int, int], memory: float) -> float:
-    """Bytes per unit of batch, from two of the sizes in `totals` whose totals are near `memory`.
-    They are to be far enough apart; else 0. Two of which one fits and one does not are preferred:
-    between them a curve errs least.
+    """By how many bytes the total grows for each example more in a batch; 0.0 if not known.
+
+    It is taken from two sizes of `totals` (batch size -> bytes), not too near each other, whose
+    totals are near `memory` bytes: if possible from one that fits and one that does not.
     """
     near = sorted(totals, key=lambda b: (abs(totals[b] - memory), b))
     across = [b for b in near if (totals[b] <= memory) != (totals[near[0]] <= memory)]

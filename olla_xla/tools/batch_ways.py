@@ -36,18 +36,17 @@ _APART = 0.7
 
 
 class Batches:
-    """Compiles one step for several batch sizes, and remembers totals; counts the compiles.
+    """Compiles one step for several batch sizes, remembers their schedules, and counts compiles.
 
     Args:
       make: gives the step for a size. memory: bytes. progress: called with a line at each compile.
 
     Attributes:
       memory: a device's memory for the step, in bytes.
-      points: (way, batch, predicted bytes), in order.
-      compiles: how many were made so far, up to the schedule or in full; without those that XLA
-        refused.
-      refusals: how many XLA refused, since the size does not fit its device. It does so before
-        code generation, which takes longest: a refusal on a TPU takes a tenth of a compile.
+      points: (name of the way to compile, batch size, predicted total bytes), in order.
+      compiles: how many were made, up to the schedule or in full; without those that XLA refused.
+      refusals: how many XLA refused, since the size does not fit its device. It does so before code
+        generation, which takes longest: a refusal on a TPU takes a tenth of a compile.
     """
 
     def __init__(self, make: Make, memory: int, progress: Progress) -> None:
@@ -57,7 +56,7 @@ class Batches:
         self._captured: dict[int, Captured] = {}
 
     def captured(self, batch: int) -> Captured:
-        """Returns the step for a batch size as XLA schedules it, compiled that far only once."""
+        """Returns the module that XLA schedules for a batch size; it is compiled once, that far."""
         if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
             with contextlib.closing(self.lowered(batch)) as compiles:
@@ -83,14 +82,16 @@ class Batches:
         self._captured.setdefault(batch, captured)
 
     def known(self) -> list[int]:
-        """Returns at most two batch sizes whose schedule is known: one far smaller, the largest."""
+        """Returns the largest batch size whose schedule is known, after one that is far smaller.
+        The latter is at most 0.7 times as large, and left out where there is none; [] for none.
+        """
         sizes = sorted(self._captured)
         lesser = [b for b in sizes if b <= _APART * sizes[-1]] if sizes else []
         return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
 
     def is_refusal(self, error: Exception) -> bool:
         """Whether an error is XLA's refusal of a size that does not fit its device."""
-        return any(is_refusal(error, found.platform) for found in self._captured.values())
+        return any(is_refusal(error, captured.platform) for captured in self._captured.values())
 
     def refused(self) -> None:
         """Counts the last compile as one that XLA refused for lack of memory."""
@@ -98,13 +99,13 @@ class Batches:
         self.refusals += 1
 
     def point(self, way: str, batch: int, size: int) -> None:
-        """Records a predicted total, (way, batch, bytes), in `points`, unless it is there."""
+        """Adds (name of a way to compile, batch size, predicted bytes) to `points`, once."""
         if (way, batch, size) not in self.points:
             self.points.append((way, batch, size))
 
 
 class NotCompiled(Exception):
-    """A batch size cannot be compiled in one way (`BatchWay`); the message says why."""
+    """Raised if a batch size cannot be compiled in one way (planned, ...); the message says why."""
 
 
 class BatchWay(abc.ABC):
@@ -112,8 +113,8 @@ class BatchWay(abc.ABC):
 
     Attributes:
       name: of the way.
-      margin: part by which a total may exceed the line, since a search does not always reach it;
-        the first size that is compiled allows for it.
+      margin: fraction by which a total may exceed what a line through known totals predicts, since
+        a search does not always find as much; the first size that is compiled allows for it.
       host_bytes: batch size -> XLA's total in host memory; compiled sizes that have any.
     """
 
@@ -128,24 +129,24 @@ class BatchWay(abc.ABC):
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
-        """Predicts a batch size's total in bytes; that of its plan, if the way has one."""
+        """Predicts the step's total bytes for a batch size, in this way of compiling."""
 
     @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
-        """Compiles a batch size; XLA's total in bytes, or None if no plan meets the budget.
+        """Compiles a batch size this way; XLA's total bytes, or None if no plan meets the budget.
         Raises NotCompiled if the executable would not run the plan.
         """
 
     @abc.abstractmethod
     def on_line(self) -> dict[int, int]:
-        """Predicted totals that should grow linearly: batch size -> bytes."""
+        """Predicted totals, from which others are extrapolated linearly: batch size -> bytes."""
 
     def exact(self) -> dict[int, int]:
-        """XLA's own totals of compiled sizes, if they grow linearly: batch size -> bytes."""
+        """XLA's own totals of compiled sizes (batch size -> bytes); {} if they are not linear."""
         return self._assigned
 
     def learn(self, batch: int) -> None:
-        """Predicts the total of a batch size that was compiled, so that `on_line` has it."""
+        """Predicts the total bytes of a compiled size, from which others are extrapolated."""
         self.predicted(batch)
 
     def overhead(self, batch: int) -> float:
@@ -153,7 +154,7 @@ class BatchWay(abc.ABC):
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total in bytes for a batch size, compiled at the first call.
+        """XLA's total in bytes for a batch size, compiled this way at the first call.
         If XLA gives none, as no plan fits or it refuses: a prediction above the memory.
         """
         if batch not in self._assigned | self._unmet:
@@ -209,7 +210,7 @@ class Xla(BatchWay):
 
 
 class Planned(BatchWay):
-    """The way "planned" to compile a step for a batch size: in a planned order."""
+    """The way "planned" to compile a step for a batch size: in an order that saves memory."""
 
     name = "planned"
 
@@ -245,24 +246,24 @@ class Planned(BatchWay):
 
     def compiled(self, batch: int) -> int | None:
         """Compiles a batch size with its plan; XLA's total in bytes, or None if no plan fits."""
-        found = self._plans.get(batch)
-        if isinstance(found, int):
+        plan = self._plans.get(batch)
+        if isinstance(plan, int):
             return None
-        if found is None:
+        if plan is None:
             return self._within(batch)
         self.work.compiles += 1
         # Without a budget: the caller compares XLA's total with the memory.
-        outcome = compile_given(
-            self.work.step(batch), found, PlanOptions(), compiler_options=_QUICK
-        )
+        outcome = compile_given(self.work.step(batch), plan, PlanOptions(), compiler_options=_QUICK)
         return self._total(batch, outcome)
 
     def on_line(self) -> dict[int, int]:
         """Predicted totals of planned orders, which should grow linearly: batch size -> bytes."""
-        return {batch: _bytes(found) for batch, found in self._plans.items()}
+        return {batch: _bytes(plan) for batch, plan in self._plans.items()}
 
     def _within(self, batch: int) -> int | None:
-        """Plans inside a compile that applies the plan; XLA's total, or None if no plan fits."""
+        """Plans and compiles a batch size in one compile, in which XLA's schedule is replaced.
+        Returns XLA's total in bytes, or None if no plan meets the memory budget.
+        """
         compiles, seen = self.work.lowered(batch), []
 
         def answer(platform: str, module: bytes) -> bytes | None:
@@ -277,16 +278,16 @@ class Planned(BatchWay):
 
         with contextlib.closing(compiles):
             compiled = compiles.handed_over("", answer)
-            found = self._plans[batch]
-            self.work.point(self.name, batch, _bytes(found))
-            if isinstance(found, int):
+            batch_plan = self._plans[batch]
+            self.work.point(self.name, batch, _bytes(batch_plan))
+            if isinstance(batch_plan, int):
                 return None
-            if found.keeps_xla:
+            if batch_plan.keeps_xla:
                 return assigned_bytes(compiled)
             ((captured, objects),) = seen
             applied = Applied(compiled, objects, True) if objects else None
-            applied = applied or compiles.judged(compiled, found)
-            return self._total(batch, chosen(compiles, found, applied, captured))
+            applied = applied or compiles.judged(compiled, batch_plan)
+            return self._total(batch, chosen(compiles, batch_plan, applied, captured))
 
     def _total(self, batch: int, outcome: Outcome) -> int:
         """XLA's total bytes for the executable that a user gets: planned, or XLA's own if smaller.
@@ -298,8 +299,8 @@ class Planned(BatchWay):
 
     def overhead(self, batch: int) -> float:
         """Predicted time that the plan's recomputation adds, as a fraction of the step's."""
-        found = self.plan(batch)
-        return 0.0 if isinstance(found, int) else found.overhead
+        plan = self.plan(batch)
+        return 0.0 if isinstance(plan, int) else plan.overhead
 
 
 def _bytes(found: Plan | int) -> int:
@@ -310,7 +311,7 @@ class Recomputed(Planned):
     """The way "recomputed" to compile a step for a batch size: a plan that may recompute values.
 
     Args:
-      work: the step's compiles. options: with the memory as the budget.
+      work: the step's compiles. options: of plans, with the device's memory as their budget.
     """
 
     name = "recomputed"
@@ -321,34 +322,36 @@ class Recomputed(Planned):
         self._least = Planned(work, dataclasses.replace(options, memory_budget=None))
 
     def predicted(self, batch: int) -> int:
-        """Predicts a batch size's total bytes: of its plan, or else the least without a budget.
-        A plan for a budget recomputes no more than it must, so its totals are not linear.
+        """Predicts a batch size's total bytes: of its plan for the memory budget, if one was made.
+        Else the least that recomputation reaches: a plan for a budget recomputes no more than it
+        must, so the totals of such plans are not linear in the batch.
         """
         if batch in self._plans:
             return super().predicted(batch)
         return self._least.predicted(batch)
 
     def on_line(self) -> dict[int, int]:
-        """The least predicted totals that recomputation reached: batch size -> bytes."""
-        missed = {batch: found for batch, found in self._plans.items() if isinstance(found, int)}
+        """Least predicted totals with recomputation, which grow linearly: batch size -> bytes."""
+        missed = {batch: size for batch, size in self._plans.items() if isinstance(size, int)}
         return self._least.on_line() | missed
 
     def exact(self) -> dict[int, int]:
-        """XLA's totals that grow linearly: none, since plans for a budget fill the memory."""
+        """Returns {}: XLA's totals do not grow linearly, as plans for a budget fill the memory."""
         return {}
 
     def learn(self, batch: int) -> None:
-        """Plans a compiled batch size for the least total, so that `on_line` has it."""
+        """Plans a compiled size for the least total bytes, from which others are extrapolated."""
         if batch not in self.on_line():
             self._least.predicted(batch)
 
 
 class WithHost(Planned):
     """The way "spilled" to compile a step: with recomputation, and scan residuals in host memory.
+    Scan residuals are arrays that one loop writes slice by slice for a later one.
 
     Args:
       work: the step's compiles, of functions with arguments. options: without a memory budget, so
-        that totals, the least within the overhead, lie on a line. most: bytes of host memory.
+        that totals, the least in the allowed time, grow linearly. most: bytes of host memory.
     """
 
     name = "spilled"
@@ -359,23 +362,23 @@ class WithHost(Planned):
         self._most, self._added = most, dict[int, float]()
 
     def predicted(self, batch: int) -> int:
-        """The total bytes of a compiled batch size; else the prediction without host memory."""
+        """XLA's total bytes of a batch size if compiled, else predicted without host memory."""
         return self._assigned.get(batch) or super().predicted(batch)
 
     def compiled(self, batch: int) -> int:
-        """Compiles as `olla_xla.plan(host_budget=)` does; returns XLA's total bytes on a device.
+        """Compiles a batch size with arrays kept in host memory; XLA's total bytes on a device.
         Sets `host_bytes`; raises NotCompiled if nothing is kept in host memory.
         """
         self.work.compiles += 1
         step, arguments = self.work.make(batch)
         options = dataclasses.asdict(self.options)
         with withheld():
-            found = decorator.plan(step, host_budget=self._most, **options).choice(*arguments)
-        if not found.chosen.host_bytes:
-            raise NotCompiled(found.host_reason)
-        self.host_bytes[batch], self._added[batch] = found.chosen.host_bytes, found.overhead
-        return found.chosen.bytes
+            choice = decorator.plan(step, host_budget=self._most, **options).choice(*arguments)
+        if not choice.chosen.host_bytes:
+            raise NotCompiled(choice.host_reason)
+        self.host_bytes[batch], self._added[batch] = choice.chosen.host_bytes, choice.overhead
+        return choice.chosen.bytes
 
     def overhead(self, batch: int) -> float:
-        """Predicted time that recomputation and waiting for copies add to XLA's, as a fraction."""
+        """Predicted time that recomputation and waiting for copies add, as a fraction of XLA's."""
         return self._added[batch]

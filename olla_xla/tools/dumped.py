@@ -46,8 +46,7 @@ class DumpedExecutable:
     """Stands for `jax.stages.Compiled` where an executable was compiled from a dumped module.
 
     Args:
-      executable: XLA's own.
-      device: one of its devices.
+      executable: XLA's own. device: one of its devices.
     """
 
     def __init__(self, executable: Any, device: Any) -> None:
@@ -141,14 +140,11 @@ class _Lowered:
 
 class DumpedStage:
     """A dumped module, to be compiled by XLA's pipeline with XLA's own schedule or a planned one.
+    Raises InputError if JAX cannot read the module, the target has another number of devices, or
+    the module is partitioned already and the target is a CPU.
 
     Args:
-      module: the dump.
-      target: the devices, as many as the module is for.
-
-    Raises:
-      InputError: JAX cannot read the module, the target has another number of devices, or the
-        module is partitioned already and the target is a CPU.
+      module: the dump. target: the devices, as many as the module is for.
     """
 
     def __init__(self, module: LoweredModule, target: Target) -> None:
@@ -231,8 +227,8 @@ def _compile_of(client: Any) -> Callable[..., Any]:
 
 def _marked(module: ir.Module, donors: Sequence[int]) -> list[dict[str, Any]]:
     """Sets JAX's attributes of arguments and results; returns the attributes of each argument.
-    These say which arguments are donated, and the layouts of arguments and results. Clients read
-    them there, and not from the module's attributes, where a dump has them.
+    These say which arguments are donated (`donors`, by number), and the layouts of arguments and
+    results. Clients read them there, and not from the module's attributes, where a dump has them.
     """
     from jax.extend.mlir import ir
 
@@ -268,13 +264,15 @@ def _said(main: Any, name: str, count: int) -> list[dict[str, Any]]:
 
 
 def _layouts(module: ir.Module, name: str, count: int) -> list[str]:
-    """The layouts of arguments or results, such as "{1,0}"; "default" where a dump has none."""
+    """The layouts of arguments or results, such as "{1,0}"; "default" where a dump has none.
+    `name` is "parameter_layouts" or "result_layout", and `count` the number of these.
+    """
     key = f"mhlo.xla_entry_computation_{name}"
     attributes = module.operation.attributes
-    found = _DENSE.findall(str(attributes[key])) if key in attributes else []
-    if len(found) != count:
+    layouts = _DENSE.findall(str(attributes[key])) if key in attributes else []
+    if len(layouts) != count:
         return ["default"] * count
-    return [f"{{{numbers.strip('[]').replace(' ', '')}}}" for numbers in found]
+    return [f"{{{numbers.strip('[]').replace(' ', '')}}}" for numbers in layouts]
 
 
 def _drop_tilings(module: ir.Module) -> None:

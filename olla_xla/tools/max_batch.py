@@ -33,7 +33,7 @@ class LargestBatch:
     """The largest batch found to fit when the step is compiled in one way.
 
     Attributes:
-      way: "xla", "planned", "recomputed" or "spilled".
+      way: "xla" (XLA's order), "planned" (a plan's), "recomputed" or "spilled" (to host memory).
       batch: the largest that was found to fit; 0 where none was.
       bytes: XLA's assigned total for it, on each device; 0 where none fits.
       next_batch: the least that was found not to fit; 0 where none was.
@@ -44,8 +44,7 @@ class LargestBatch:
       host_bytes: XLA's total in host memory, which `bytes` does not count.
       reason: why the answer is that of the previous way: a size cannot be compiled this way, or
         none larger was found to fit; or "".
-      is_largest: whether `next_batch` is the next size; else the largest that fits is in
-        [`batch`, `next_batch`).
+      is_largest: whether `next_batch` is the next size, so that no size between the two is open.
       expected: the largest that fits by a line through the known totals.
     """
 
@@ -69,10 +68,9 @@ class MaxBatch:
 
     Attributes:
       memory_bytes: a device's memory for the step.
-      xla, planned, recomputed, spilled: the largest batch in each way; `recomputed` is None where
-        no recomputation was allowed, `spilled` where no host memory was.
-      points: every predicted total, as (way, batch, bytes), in order; for "recomputed" the least
-        that was reached.
+      xla, planned, recomputed, spilled: the largest batch in each way to compile the step;
+        `recomputed` is None where no recomputation was allowed, `spilled` where no host memory was.
+      points: every predicted total, as (way, batch, bytes), in order; of "recomputed" the least.
       seconds: of the whole search.
       compiles: of the whole search, up to XLA's schedule or in full.
       refusals: compiles that XLA ended, since the size does not fit its device; beside `compiles`.
@@ -114,8 +112,7 @@ def max_batch(
         with shapes as arguments. For a compile-only target the shapes are those that its `place`
         gives (`olla_xla.targets`). A batch that is sharded counts as a whole.
       memory: of each device for the step, in bytes or as in "30GiB".
-      max_overhead: predicted time that recomputation may add, as a part of the step's; 0 leaves
-        `recomputed` out.
+      max_overhead: predicted time that recomputation may add, as a part of the step's; 0: none.
       multiple_of: batches are multiples of it, for example of the number of devices.
       start: the first size that is tried.
       compiles: how many at most, for all ways together. More of them narrow an answer that is
@@ -150,14 +147,14 @@ def max_batch(
         ways.append(batch_ways.WithHost(work, least, parse_positive(most, "host_budget")))
         compiles += 2
     with _no_rematerialization():
-        found = {a.way: a for a in _answers(ways, multiple_of, start, compiles)}
+        answers = {a.way: a for a in _answers(ways, multiple_of, start, compiles)}
     return MaxBatch(
         memory_bytes,
-        found["xla"],
-        found["planned"],
-        found.get("recomputed"),
+        answers["xla"],
+        answers["planned"],
+        answers.get("recomputed"),
         tuple(work.points),
-        spilled=found.get("spilled"),
+        spilled=answers.get("spilled"),
         seconds=time.monotonic() - started,
         compiles=work.compiles,
         refusals=work.refusals,
@@ -176,7 +173,7 @@ def _no_rematerialization() -> Iterator[None]:
 
 
 def _answers(ways: Sequence[BatchWay], unit: int, start: int, most: int) -> list[LargestBatch]:
-    """Searches for the largest batch in each way; a size that fits in one fits in all later ones.
+    """Searches for the largest batch in each way to compile; what fits in one fits in all later.
 
     Args:
       ways: in order. unit: sizes are multiples of it. start: to try first.
@@ -209,12 +206,14 @@ def _answers(ways: Sequence[BatchWay], unit: int, start: int, most: int) -> list
 
 
 def _floors(bounds: Sequence[Bounds]) -> list[int]:
-    """Returns for each way the largest size that was found to fit in an earlier way, or 0."""
+    """Returns for each way to compile the largest size found to fit in an earlier way, or 0."""
     return [max((one.low for one in bounds[:k]), default=0) for k in range(len(bounds))]
 
 
 def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
-    """Returns the largest batch in a way, or that of the way before if this one is not larger."""
+    """Returns the largest batch in one way to compile, from a search that is over.
+    If that of the way `before` is larger, or this way cannot be compiled, returns that one.
+    """
     way, low, high = bounds.way, bounds.low, bounds.high
     floor = before.batch if before else 0
     if before and bounds.refused:
@@ -223,7 +222,7 @@ def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
         why = f"no plan was found with which a batch of {high:,} fits"
         return dataclasses.replace(before, way=way.name, reason=why)
     expected = bounds.expected(floor)
-    found = LargestBatch(
+    answer = LargestBatch(
         way=way.name,
         batch=low,
         bytes=way.assigned(low) if low else 0,
@@ -241,5 +240,5 @@ def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
         same = ("batch", "bytes", "predicted_bytes", "overhead", "host_bytes")
         taken = {name: getattr(before, name) for name in same}
         reason = f"{why}no batch above {floor:,} was found that fits"
-        found = dataclasses.replace(found, **taken, reason=reason)
-    return found
+        answer = dataclasses.replace(answer, **taken, reason=reason)
+    return answer

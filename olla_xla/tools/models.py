@@ -52,9 +52,8 @@ class BuiltModel:
 
     def arrays(self, seed: int = 0) -> tuple[Any, ...]:
         """Makes real arguments for the step, which depend on `seed` alone.
-        The zoo's models initialise their state. For other models, arrays they gave are copied
-        (a donated one can be used once), and shapes filled: small normal floats, zeros for the
-        rest.
+        The zoo's models initialise their state. For other models, arrays they gave are copied (a
+        donated one can be used once), and shapes filled: small normal floats, else zeros.
         """
         initialise: Any = getattr(self.make, "init", None)
         if initialise is not None:
@@ -100,13 +99,11 @@ def _look_here() -> None:
 
 def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
     """Builds a model's train step with its arguments, by calling the model's function.
+    Raises InputError if there is none, it cannot be imported, or it returns something else.
 
     Args:
-      name: a registry name, or "package.module:function".
+      name: of an example model (the zoo), or "package.module:function".
       batch_size, optimizer: what the model's function is called with.
-
-    Raises:
-      InputError: there is no such model, it cannot be imported, or it returns something else.
     """
     make = load(name)
     with _failures(f"model {name} with batch_size={batch_size}, optimizer={optimizer}"):

@@ -29,7 +29,10 @@ _RECOMPUTED, _KEPT, _SPILLED = range(3)
 
 
 class _Residual(NamedTuple):
-    """A scan's stacked output: bytes, primitive, name; `enters` if it is an input of the body."""
+    """A stacked output of a `jax.lax.scan`, which the scan of the backward pass may read.
+    `bytes` of all iterations, `primitive` that makes it, `name` by `checkpoint_name`; "" for none.
+    `enters`: whether it is an input of the body, without a name.
+    """
 
     bytes: int
     primitive: str
@@ -52,7 +55,7 @@ class _Named(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """A scan of the function: number of iterations, stacked outputs, named values of its body."""
+    """A scan of the function: iterations (`length`), stacked outputs, named values of its body."""
 
     length: int
     stacked: list[_Residual]
@@ -60,8 +63,9 @@ class _Scan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A scan residual of a while loop in XLA's module: bytes, operation that makes it, its line.
-    how: whether the plan has it _RECOMPUTED, _KEPT or _SPILLED.
+    """An array that a while loop of XLA's module writes for a later one (a scan residual).
+    `bytes` of all iterations, `operation` that makes it and its source `line`. `how` the plan has
+    it: _RECOMPUTED, _KEPT on the device, or _SPILLED to host memory.
     """
 
     bytes: int
@@ -73,16 +77,16 @@ class _Kept(NamedTuple):
 def checkpoint_policy(
     traced: jax.stages.Traced, lowered: jax.stages.Lowered, plan: Plan
 ) -> CheckpointPolicy:
-    """Makes a `jax.checkpoint` policy that keeps the scan residuals that a plan keeps."""
+    """Makes a `jax.checkpoint` policy from a plan: it keeps the scan residuals that the plan keeps.
+    Scan residuals are arrays that a scan stores for the scan of its backward pass.
+    """
     return policy_of(traced.jaxpr, capture(lowered).view, plan)
 
 
 def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
     """Makes the policy that keeps, as nearly as names allow, the scan residuals that a plan keeps.
-
-    Args:
-      jaxpr: the function's, as in `jax.jit(f).trace(...).jaxpr`.
-      module: as XLA scheduled it. plan: of that module.
+    Scan residuals are arrays that a scan stores for the scan of its backward pass. `jaxpr` is the
+    function's, `jax.jit(f).trace(...).jaxpr`; `module` is as XLA scheduled it, and `plan` is of it.
     """
     scans = list(_scans(jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr))
     names: dict[str, int] = {}
@@ -111,7 +115,7 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
             else:
                 names[name] = max(names.get(name, _RECOMPUTED), _KEPT)
     again, saved, spilled = (
-        tuple(name for name, found in names.items() if found == how)
+        tuple(name for name, fate in names.items() if fate == how)
         for how in (_RECOMPUTED, _KEPT, _SPILLED)
     )
     unnamed.sort(key=lambda one: -one.bytes)
@@ -119,7 +123,9 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
 
 
 def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
-    """Finds the name of a value in a scan's body, by size and operation; None unless one fits."""
+    """Finds a value's `checkpoint_name` in a scan's body: the only one of its size and operation.
+    Of several it takes the one of its source line; None if none or more than one is left.
+    """
     named = [] if scan is None else scan.named
     alike = [n for n in named if (n.bytes, n.primitive) == (value.bytes, value.operation)]
     names = {n.name for n in alike}
@@ -129,7 +135,9 @@ def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
 
 
 def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]:
-    """Yields (name, iterations, scan residuals) of loops that keep residuals for another loop."""
+    """Yields (name, iterations, arrays) of while loops that write arrays which a later loop reads.
+    Each array says whether the plan recomputes it, keeps it or moves it to host memory.
+    """
     records = {record[:2]: record for record in plan.loops}
     for pair in pairs(module, plan.target):
         record = records.get((pair.writer.i.name, pair.reader.i.name))
@@ -138,7 +146,7 @@ def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]
 
 
 def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
-    found = []
+    kept = []
     for residual in sorted(pair.scan_residuals, key=lambda residual: residual.written):
         made = maker(pair, residual)
         op_name = made.op_name or residual.update.i.op_name
@@ -146,8 +154,8 @@ def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
         operation = op_name.rpartition("/")[2]
         how = _SPILLED if residual.whole.is_host else _KEPT
         how = _RECOMPUTED if residual.written in gone else how
-        found.append(_Kept(residual.whole.bytes, operation, line, how))
-    return found
+        kept.append(_Kept(residual.whole.bytes, operation, line, how))
+    return kept
 
 
 def _scans(jaxpr: Any) -> Iterator[_Scan]:
@@ -175,7 +183,7 @@ def _scan(scan: Any) -> _Scan:
             primitive = "" if maker is None else maker.primitive.name
             name, size = equation.params["name"], length * _bytes(aval)
             named.append(_Named(name, size, primitive, _lines(maker)))
-    found = []
+    stacked = []
     for outer, inner in zip(scan.outvars, outputs, strict=True):
         if tuple(outer.aval.shape) != (length, *inner.aval.shape):
             continue  # a carry
@@ -184,8 +192,8 @@ def _scan(scan: Any) -> _Scan:
             maker = made.get(id(maker.invars[0]))
         primitive = "" if maker is None else maker.primitive.name
         own = names.get(id(inner), "")
-        found.append(_Residual(_bytes(outer.aval), primitive, own, maker is None and not own))
-    return _Scan(length, found, named)
+        stacked.append(_Residual(_bytes(outer.aval), primitive, own, maker is None and not own))
+    return _Scan(length, stacked, named)
 
 
 def _bytes(aval: Any) -> int:
@@ -200,8 +208,8 @@ def _lines(equation: Any) -> frozenset[str]:
 
 
 def _fit(row: _Kept, residual: _Residual) -> float:
-    """Score by which a residual of XLA's loop may be that of a scan: 2 if the operation agrees too,
-    1 for an input of the scan's body, else 0.1; 0 if their bytes differ.
+    """Score for an array of XLA's while loop to be that stacked output of a scan.
+    It is 0 if sizes differ, 2 if operations agree, 1 for an input of the body, else 0.1.
     """
     if row.bytes != residual.bytes:
         return 0.0
@@ -211,8 +219,8 @@ def _fit(row: _Kept, residual: _Residual) -> float:
 
 
 def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.float64]:
-    """Table [rows + 1, residuals + 1] whose entry i, j is the best total score (`_fit`) of aligning
-    rows[i:] with residuals[j:], in order.
+    """Table [rows + 1, residuals + 1]: entry i, j is the best sum of scores (`_fit`) of pairs that
+    match rows[i:], arrays of XLA's loop, with residuals[j:], outputs of a scan, in order.
     """
     best = np.zeros((len(rows) + 1, len(residuals) + 1))
     for i in range(len(rows) - 1, -1, -1):
@@ -226,7 +234,9 @@ def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.
 def _aligned(
     rows: Sequence[_Kept], residuals: Sequence[_Residual]
 ) -> Iterator[tuple[_Kept, _Residual | None]]:
-    """Aligns XLA's residuals with a scan's, in order; yields (XLA's, the scan's or None)."""
+    """Pairs arrays of XLA's loop with a scan's stacked outputs, in order, for the best score.
+    Yields (array, output; or None where it has no counterpart).
+    """
     best, j = _table(rows, residuals), 0
     for i, row in enumerate(rows):
         while j < len(residuals) and best[i, j + 1] == best[i, j]:

@@ -26,13 +26,13 @@ class Report:
     """The outcomes of all functions planned in this process; it prints as a table.
 
     Attributes:
-      events: one for each signature, in the order in which they were compiled; the last thousand.
+      events: one for each function and shapes of its arguments, in order; the last thousand.
     """
 
     events: tuple[PlanEvent, ...]
 
     def __repr__(self) -> str:
-        """A row for each signature, those that save most first; sizes in MB of 2^20 bytes."""
+        """A row for each function and argument shapes, those that save most first; sizes in MB."""
         if not self.events:
             return "nothing was planned in this process"
         ordered = sorted(self.events, key=lambda e: -((e.xla_bytes or 0) - (e.bytes or 0)))

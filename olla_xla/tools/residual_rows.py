@@ -12,13 +12,13 @@ from olla_xla.remat.loops.recipe import recipe
 
 @dataclasses.dataclass(frozen=True)
 class ResidualRow:
-    """One scan residual that a loop of a plan keeps or recomputes.
+    """An array that one loop writes slice by slice for a later one (a scan residual), under a plan.
 
     Attributes:
       loop: name of the while that writes it. iterations: slices that it has.
-      bytes: of all slices. slices: how many of them the plan keeps at a time.
+      bytes: of all slices. slices: how many the plan keeps at a time; 0: they are recomputed.
       op_name, location: JAX's name of what is kept and "file:line" of it, or "".
-      new: whether the plan has added it.
+      new: whether the plan has added it, to recompute others from it.
     """
 
     loop: str
@@ -31,10 +31,9 @@ class ResidualRow:
 
 
 def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
-    """Lists the scan residuals of the loops that a plan changes, added ones too, largest first.
-
-    Args:
-      module: as XLA scheduled it. plan: made for it.
+    """Lists the arrays that loops write for later loops (scan residuals), where a plan changes any.
+    Those that the plan adds are in the list, too; the largest come first. `module`: as scheduled by
+    XLA. `plan`: of that module.
     """
     records = {record[:2]: record for record in plan.loops}
     rows = []
@@ -59,7 +58,9 @@ def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
 
 
 def _slices(module: Module, pair: ScanPair, record: LoopRecord) -> dict[int, int]:
-    """Element of the forward loop's state -> slices of it kept at a time, unless all are kept."""
+    """Element of the forward loop's state -> slices that the plan keeps at a time, 0 for none.
+    Arrays of which it keeps all are left out. `record`: what the plan does with the loops.
+    """
     slices = dict.fromkeys(record.dropped, 0)
     if record.every:
         edit = recipe(module, pair, record)

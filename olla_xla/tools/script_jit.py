@@ -29,7 +29,7 @@ _SHOWN = 2
 
 
 class Signature:
-    """One compiled signature of a function, with its planning event and arguments' shapes.
+    """One compile of a function for some argument shapes, with what came of planning it.
 
     Attributes:
       event: what came of planning it.
@@ -43,13 +43,13 @@ class Signature:
         self._arguments: tuple[list[Any], Any] = ([], None)  # leaves, and their tree
 
     def called(self, function: PlannedFunction, args: Any, kwargs: Any) -> list[Any]:
-        """Stores the function and the shapes of a call with this signature; returns its leaves."""
+        """Stores a function and the shapes of a call's arguments; returns the call's leaves."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         self._function, self._arguments = function, ([_shape(leaf) for leaf in leaves], tree)
         return leaves
 
     def analyze(self) -> Analysis | None:
-        """Analyses the signature's memory and what would help; None where it was not called."""
+        """Analyses the function's memory and what would help; None where it was not called."""
         if self._function is None:
             return None
         leaves, tree = self._arguments
@@ -58,13 +58,13 @@ class Signature:
 
 
 class _Notes(threading.local):
-    """Thread-local state: the Signature that a thread compiled last, or None."""
+    """Thread-local state: the Signature (a compile of a function) made last, or None."""
 
     latest: Signature | None = None
 
 
 class _NotedFunction(PlannedFunction):
-    """A planned function that adds shapes and seconds to the `Signature`s that it compiles."""
+    """A planned function that notes argument shapes and seconds of each compile (`Signature`)."""
 
     notes: _Notes
 
@@ -92,16 +92,16 @@ class _NotedFunction(PlannedFunction):
 
 
 class _NotedHostFunction(HostFunction):
-    """A `HostFunction` (values may wait in host memory) that adds shapes to its `Signature`s."""
+    """A `HostFunction` (values may wait in host memory) that notes the shapes of each compile."""
 
     notes: _Notes
 
     def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.notes.latest = None
-        found = super()._chosen(args, kwargs)
+        chosen = super()._chosen(args, kwargs)
         if (noted := self.notes.latest) is not None:
-            noted.text = _text(noted.called(found[1], args, kwargs))
-        return found
+            noted.text = _text(noted.called(chosen[1], args, kwargs))
+        return chosen
 
 
 def install(
@@ -112,7 +112,7 @@ def install(
     Args:
       options_of: from a function's name, and the name with that of its module before it, to the
         options of `olla_xla.plan`; None where it is not to be planned.
-      found: gets each signature that is compiled.
+      found: a list, to which each function is appended when compiled for some argument shapes.
     """
     notes = _Notes()
 

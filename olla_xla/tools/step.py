@@ -45,8 +45,7 @@ class PlannedModel:
       planned: True when the executable runs another order than XLA's own. reason: why not, or "".
       memory_optimized_bytes: XLA's assigned total under its scheduler for memory; None where it has
         none (GPU) or was not asked.
-      assignment: XLA's buffer assignment of the executable.
-      report: the comparison of XLA's buffer assignment with the plan.
+      assignment: XLA's buffer assignment of the executable. report: its comparison with the plan.
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: for tracing, compiling, planning and checking together.
@@ -135,6 +134,7 @@ def plan_dump(
     given: Plan | None = None,
 ) -> PlannedModel:
     """Plans and compiles a module that was dumped before XLA's pipeline; see `plan_model`.
+    `stage` and `progress` get lines at each stage and improvement; `given` is a plan to apply.
 
     Raises:
       InputError: XLA cannot read the module.
@@ -151,7 +151,9 @@ def plan_dump(
 
 
 def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:
-    """Compiles with XLA's own schedule; if XLA refuses a step that does not fit, reads its dump."""
+    """Compiles a step with XLA's own schedule, and returns its modules and total bytes.
+    If XLA refuses a step that does not fit, these are read from a dump, without an executable.
+    """
     try:
         return capture(lowered)
     except Exception as error:
@@ -178,7 +180,7 @@ def _beside(
     own: Callable[[], Compiled],
     optimized: Callable[[dict[str, Any]], jax.stages.Compiled] | None,
 ) -> PlannedModel:
-    """Checks a planned step, and compiles it by XLA's own schedulers for comparison.
+    """Checks XLA's buffer assignment of a planned step, and compiles it without the plan, too.
 
     Args:
       outcome: of the plan. target: what it is for. stage: called with each stage.
@@ -189,7 +191,7 @@ def _beside(
     if plan is None:
         raise OllaError(f"planning failed: {outcome.reason}")
     stage("checking XLA's buffer assignment")
-    found = PlannedModel(
+    planned_model = PlannedModel(
         plan=plan,
         planned=outcome.planned,
         reason=outcome.reason,
@@ -200,8 +202,8 @@ def _beside(
     if outcome.planned or plan.without_rematerialization:  # its XLA total is predicted
         stage("compiling with XLA's own schedule")
         captured = own()
-        found = dataclasses.replace(
-            found,
+        planned_model = dataclasses.replace(
+            planned_model,
             plan=dataclasses.replace(plan, xla_bytes=captured.assigned_bytes),
             scheduled=captured.module,
             refused=captured.is_refused,
@@ -211,8 +213,8 @@ def _beside(
     if optimized is not None and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
         total = assigned_bytes(optimized(dict(scheduler)))
-        found = dataclasses.replace(found, memory_optimized_bytes=total)
-    return dataclasses.replace(found, seconds=time.monotonic() - started)
+        planned_model = dataclasses.replace(planned_model, memory_optimized_bytes=total)
+    return dataclasses.replace(planned_model, seconds=time.monotonic() - started)
 
 
 @contextmanager

@@ -99,12 +99,10 @@ def to_networkx(graph: TensorGraph) -> nx.MultiDiGraph:
 def from_networkx(g: Any) -> TensorGraph:
     """Makes a tensor graph from a networkx graph: one of `to_networkx`, or a simpler one.
 
-    Operators are numbered in the order of the nodes, as far as dependences allow. What a node or an
-    edge does not say has the default of `Operator` and `Tensor`: a node's name is the node itself,
-    an edge is a tensor of its own of `bytes`, and tensors share no buffer.
-
-    Args:
-      g: a directed networkx graph, multigraph or not.
+    The graph is directed, a multigraph or not. Operators are numbered in the order of the nodes, as
+    far as dependences allow. What a node or an edge does not say has the default of `Operator` and
+    `Tensor`: a node's name is the node itself, an edge is a tensor of its own of `bytes`, and
+    tensors share no buffer.
 
     Raises:
       GraphError: `g` is undirected or has a cycle, an edge is of no known kind or its tensor has no
@@ -132,7 +130,7 @@ def _graph(g: Any) -> TensorGraph:
         raise GraphError("the graph has a cycle, so its operators have no order") from error
     number: dict[Hashable, int] = {node: k for k, node in enumerate(nodes)}
     operators = tuple(_operator(node, g.nodes[node]) for node in nodes)
-    found = _Tensors()
+    collected = _Tensors()
     precedence: dict[str, list[tuple[int, int]]] = {"tensor": [], "control": [], "alias": []}
     for u, v, data in g.edges(data=True):
         kind = data.get("kind", "tensor")
@@ -140,25 +138,27 @@ def _graph(g: Any) -> TensorGraph:
             raise GraphError(f"edge {u} -> {v} is of kind {kind!r}, not {', '.join(precedence)}")
         precedence[kind].append((number[u], number[v]))
         if kind == "tensor":
-            found.add(data.get("tensor"), number[u], number[v], data, f"edge {u} -> {v}")
+            collected.add(data.get("tensor"), number[u], number[v], data, f"edge {u} -> {v}")
     for key, data in g.graph.get("unread", {}).items():
-        found.add(key, int(data["source"]), None, data, f"tensor {key}")
+        collected.add(key, int(data["source"]), None, data, f"tensor {key}")
     for key in g.graph.get("read_by_source", ()):
-        found.read_by_source(key)
+        collected.read_by_source(key)
     graph = TensorGraph(
         str(g.graph.get("name", "")),
         operators,
-        found.tensors(),
+        collected.tensors(),
         tuple(dict.fromkeys((*precedence["tensor"], *precedence["control"]))),
         tuple(dict.fromkeys(precedence["alias"])),
-        tuple((found.number(b), found.number(a)) for b, a in g.graph.get("inplace", ())),
+        tuple((collected.number(b), collected.number(a)) for b, a in g.graph.get("inplace", ())),
     )
     graph.validate()
     return graph
 
 
 class _Tensors:
-    """Collects tensors from the edges of a networkx graph, by the exporter's id or by edge."""
+    """Collects tensors from the edges of a networkx graph: edges of one `tensor` id make one.
+    An edge without such an id is a tensor of its own.
+    """
 
     def __init__(self) -> None:
         self._source: dict[Hashable, int] = {}
@@ -182,7 +182,7 @@ class _Tensors:
         self._sinks[key].add(self._source[key])
 
     def _keys(self) -> list[Any]:
-        """Keys of tensors in order: the exporter's numbers, then single edges as they came."""
+        """Keys of tensors in order: their ids by number, then edges without an id as they came."""
         numbered = sorted(k for k in self._source if isinstance(k, int))
         return [*numbered, *(k for k in self._source if not isinstance(k, int))]
 
@@ -230,8 +230,7 @@ def write_graphml(
     """Writes a tensor graph to a GraphML file; InputError if it cannot be written.
 
     Args:
-      path: of the file.
-      graph: what to write.
+      path: of the file. graph: what to write.
       order: operator ids in execution order; each node then has its `step`.
     """
     g = to_networkx(graph)

@@ -32,15 +32,15 @@ _STEPS = 3
 
 @dataclasses.dataclass(frozen=True)
 class StepVariant:
-    """One way to run a step, with its memory and time.
+    """One way to run a step (plain, planned, with `jax.checkpoint`, ...), with its memory and time.
 
     Attributes:
       name: of the way.
       bytes: XLA's assigned total on the device. host_bytes: the same in host memory.
       seconds: predicted time of a step. moved: bytes that its instructions read from and write to
         memory, by the cost model.
-      clones: instructions that are computed again by our plan. stacks: scan residuals that it
-        recomputes.
+      clones: instructions that our plan computes again. stacks: scan residuals (arrays that one
+        loop writes for a later one) that it recomputes.
       measured: median seconds of a step, or None where nothing was run.
     """
 
@@ -76,7 +76,7 @@ class StepVariants:
 
     def planned(self, overhead: float | None) -> StepVariant:
         """Plans and compiles the step; recomputation may add the fraction `overhead` of its time.
-        With None as by default: values are computed again that cost no time; with 0 none are.
+        With None, as by default, what costs no time is computed again; with 0.0 nothing is.
         Raises OllaError if planning failed.
         """
         settings = dataclasses.asdict(self.options)
@@ -149,15 +149,13 @@ def pareto(
     seconds: float = math.inf,
 ) -> tuple[list[StepVariant], list[str]]:
     """Compiles the step with each kind of recomputation, for its memory and predicted time.
+    Returns (a row for each way, XLA's own schedule first; the ways left out for lack of time).
 
     Args:
       model: the step. target: what to compile for. options: of the plans.
-      overheads: allowances of our plans, parts of the step's predicted time; 0 is an order alone.
+      overheads: added time allowed to each plan, as fractions of the step's; 0: an order alone.
       progress: called with one line for each way.
       seconds: after which no other way is begun; XLA's own schedule is in any case.
-
-    Returns:
-      (a row for each way, XLA's own schedule first; the ways left out for lack of time).
 
     Raises:
       InputError: the step cannot be traced.
@@ -171,22 +169,24 @@ def pareto(
         if rows and time.monotonic() - began >= seconds:
             return rows, [text for text, _ in ways[k:]]
         progress(f"{k + 1} of {len(ways)}: {text}")
-        found = row(rows)
-        if found is not None:
-            rows.append(found)
+        variant = row(rows)
+        if variant is not None:
+            rows.append(variant)
     return rows, []
 
 
 def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row]]:
-    """Lists the ways to compile: (its line of progress, a function that makes its row)."""
+    """Lists ways to compile the step: (line of progress, function that makes its row).
+    The functions are given the rows before, and return None where the way does not apply.
+    """
 
     def limited(percent: int, rows: Sequence[StepVariant]) -> StepVariant | None:
         if (work.target.memory_bytes or 0) * percent / 100 >= rows[0].bytes:
             return None  # XLA has no reason to compute anything again
-        found = work.row(
+        variant = work.row(
             f"{_LIMITED}, {percent} % limit", work.compiled(options={flag: str(percent)})
         )
-        return None if found.bytes >= rows[0].bytes else found
+        return None if variant.bytes >= rows[0].bytes else variant
 
     def within(
         name: str, context: AbstractContextManager[Any], _: Sequence[StepVariant]

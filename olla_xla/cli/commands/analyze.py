@@ -62,15 +62,15 @@ def run(values: flags.FlagValues) -> int:
         files.check_writable(path)
     targets.prepare_environment(values.target)
     with Progress() as progress:
-        found = (_of_hlo if values.model is None else _of_model)(values, options, progress)
+        analysis = (_of_hlo if values.model is None else _of_model)(values, options, progress)
         progress.stage("writing")
-        for path, write in zip(paths, (found.html, found.figure), strict=True):
+        for path, write in zip(paths, (analysis.html, analysis.figure), strict=True):
             if path is not None:
                 write(path)
-    document.add(**found.document())
+    document.add(**analysis.document())
     console = shared.console()
     width = console.width if console.is_terminal else None
-    console.print(text(found, values.largest, width), markup=False, soft_wrap=True)
+    console.print(text(analysis, values.largest, width), markup=False, soft_wrap=True)
     return 0
 
 

@@ -74,19 +74,19 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give --before with --model or --hlo: a script has many executables")
     files.check_writable(values.zip)
     code, failed = 0, list[str]()
-    found: list[report.Audit] = []
+    reports: list[report.Audit] = []
     if values.script is not None:
         try:
-            code = _of_script(values.script, found, failed)
+            code = _of_script(values.script, reports, failed)
         finally:
-            wrong = _print(found, failed)
+            wrong = _print(reports, failed)
     else:
         with Progress() as progress:
             progress.stage("compiling")
-            found.append((_of_model if values.model is not None else _of_hlo)(values))
-        wrong = _print(found, failed)
-    if values.zip is not None and found:
-        kept = (wrong or found)[0]
+            reports.append((_of_model if values.model is not None else _of_hlo)(values))
+        wrong = _print(reports, failed)
+    if values.zip is not None and reports:
+        kept = (wrong or reports)[0]
         (reduce.reduced(kept) if values.reduce else kept).save(values.zip)
     return code or int(bool(wrong))
 
@@ -128,8 +128,8 @@ def _of_hlo(values: flags.FlagValues) -> report.Audit:
 
 
 def _print(found: Sequence[report.Audit], failed: Sequence[str]) -> list[report.Audit]:
-    """Prints the reports, and lines on executables that were not audited (`failed`).
-    Returns the reports with errors.
+    """Prints reports, and the lines on executables that were not audited (`failed`).
+    Of several reports it prints those with errors, and sums of all. Returns those with errors.
     """
     document.add(executables=[one.document() for one in found], failed=list(failed))
     wrong = [one for one in found if not one]

@@ -40,9 +40,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Lists, checks or prunes the stored plans. Raises InputError if there is no folder.
-
-    Returns:
-      The exit code: 1 if --verify is given and a file cannot be used, else 0.
+    Returns the exit code: 1 if --verify is given and a file cannot be used, else 0.
     """
     folder = Path(values.directory) if values.directory else stored_folder()
     if folder is None:
@@ -56,9 +54,9 @@ def run(values: flags.FlagValues) -> int:
         removed = plan_store.prune(folder, values.days * 86400, most)
         print(f"{folder}: removed {len(removed)} files ({sum(e.bytes for e in removed):,} bytes)")
         return 0
-    found = list(plan_store.entries(folder))
-    shared.print_table(values, stored_table(found, str(folder)))
-    return int(values.verify and any(entry.plan is None for entry in found))
+    entries = list(plan_store.entries(folder))
+    shared.print_table(values, stored_table(entries, str(folder)))
+    return int(values.verify and any(entry.plan is None for entry in entries))
 
 
 def stored_table(entries: Sequence[Entry], folder: str) -> Table:

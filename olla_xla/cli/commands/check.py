@@ -47,13 +47,13 @@ def run(values: flags.FlagValues) -> int:
         raise InputError(f"{values.baseline} is neither a plan file nor an analysis file")
     with Progress() as progress:
         model, target = shared.loaded_model(values, progress)
-        found = compare_with(baseline, model, target, options, progress.stage)
-    document.add(before_bytes=baseline.total_bytes, more_bytes=found.bytes, tolerance=tolerance)
+        change = compare_with(baseline, model, target, options, progress.stage)
+    document.add(before_bytes=baseline.total_bytes, more_bytes=change.bytes, tolerance=tolerance)
     console = shared.console()
-    console.print(difference_line(found), markup=False, soft_wrap=True)
-    if found.bytes <= tolerance * baseline.total_bytes:
+    console.print(difference_line(change), markup=False, soft_wrap=True)
+    if change.bytes <= tolerance * baseline.total_bytes:
         return 0
-    difference_table(found, values.largest).print(console)
+    difference_table(change, values.largest).print(console)
     return 1
 
 

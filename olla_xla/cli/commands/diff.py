@@ -39,9 +39,9 @@ def define_flags(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, before: str, after: str) -> int:
     """Reads or compiles both operands, and prints how their memory differs. Returns 0."""
     targets.prepare_environment(values.target)
-    found = difference(_snapshot(values, before), _snapshot(values, after))
-    shared.console().print(difference_line(found), markup=False, soft_wrap=True)
-    shared.print_table(values, difference_table(found, values.largest))
+    comparison = difference(_snapshot(values, before), _snapshot(values, after))
+    shared.console().print(difference_line(comparison), markup=False, soft_wrap=True)
+    shared.print_table(values, difference_table(comparison, values.largest))
     return 0
 
 
@@ -55,8 +55,8 @@ def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
         arguments = [f"--{name}={values[name].value}" for name in names]
         gpu = not platform(targets.TARGETS[values.target]).is_host
         return Snapshot.of_analysis(analysis_under(version, arguments, gpu=gpu), text)
-    if found := load_snapshot(text):
-        return found
+    if stored := load_snapshot(text):
+        return stored
     module = Executable(shared.scheduled_module(values, text).data)
     analysis = analyze_module(module, targets.TARGETS[values.target])
     return Snapshot.of_analysis(analysis, text)

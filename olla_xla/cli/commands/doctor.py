@@ -50,13 +50,13 @@ def run(values: flags.FlagValues) -> int:
         raise InputError(f"--models={unknown[0]} is not one of {', '.join(known)}")
     rows = [row for row in ROWS if row.model in wanted]
     with Progress() as progress:
-        found = examine(rows, values.steps, values.target, progress.stage)
-    folder, text = Path(values.out), page(found)
-    write_text(str(folder / "olla_xla-doctor.json"), as_json(found))
+        examination = examine(rows, values.steps, values.target, progress.stage)
+    folder, text = Path(values.out), page(examination)
+    write_text(str(folder / "olla_xla-doctor.json"), as_json(examination))
     write_text(str(folder / "olla_xla-doctor.md"), text)
     print(text)
     print(f"The report is in {folder / 'olla_xla-doctor.md'} and .json; please send us both files.")
-    return 0 if found.passed else 1
+    return 0 if examination.passed else 1
 
 
 _SAID = {True: "ok", False: "**failed**", None: "not available"}

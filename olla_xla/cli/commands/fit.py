@@ -39,7 +39,9 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Finds the fewest pieces in which a step meets the budget; prints the trials. Returns 0."""
+    """Finds the fewest pieces in which a step meets the budget; prints the trials. Returns 0.
+    What makes the step's largest values runs a piece at a time.
+    """
     options = shared.options(values)
     if values.model is None or options.budget_bytes is None:
         raise InputError("give --model=NAME and --memory_budget=BYTES; see olla_xla fit --help")
@@ -50,17 +52,18 @@ def run(values: flags.FlagValues) -> int:
         model = shared.built_model(values)
         loaded()
         progress.stage("compiling in pieces")
-        found = fit(model, target, options, progress)
-    document.add(**dataclasses.asdict(found))
-    shared.print_table(values, fit_table(found, model.titled(target.name)))
-    print(fit_verdict(found, options.budget_bytes))
+        choice = fit(model, target, options, progress)
+    document.add(**dataclasses.asdict(choice))
+    shared.print_table(values, fit_table(choice, model.titled(target.name)))
+    print(fit_verdict(choice, options.budget_bytes))
     return 0
 
 
 def fit(
     model: BuiltModel, target: Target, options: PlanOptions, progress: Callable[[str], None]
 ) -> FissionChoice:
-    """Chooses the fewest pieces for a model's step, as `olla_xla.plan(fission=True)` does.
+    """Chooses in how few pieces a model's step fits, as `olla_xla.plan(fission=True)` does.
+    What makes the step's largest values runs a piece at a time.
 
     Args:
       model: the step. target: what to compile it for. options: with a budget.
@@ -78,9 +81,9 @@ def fit(
 
 
 def fit_table(found: FissionChoice, title: str) -> Table:
-    """Returns the table of `olla_xla fit`, a row for each number of pieces tried: XLA's total, the
-    plan's ("-" if not planned), predicted time in % above the first trial's in XLA's order, and
-    "chosen" at the one chosen.
+    """Returns the table of `olla_xla fit`, a row for each number of pieces that was tried.
+    XLA's total and the plan's ("-" if not planned), predicted time in % above the first row's in
+    XLA's order, and "chosen" in one row.
     """
     whole = found.trials[0].xla_seconds
     rows = [
@@ -97,7 +100,7 @@ def fit_table(found: FissionChoice, title: str) -> Table:
 
 
 def fit_verdict(found: FissionChoice, budget: int) -> str:
-    """Says in how many pieces the step meets `budget` bytes, and which regions are cut."""
+    """Says in how many pieces the step meets `budget` bytes, and which parts of it are cut."""
     chosen = next(trial for trial in found.trials if trial.pieces == found.pieces)
     meets = f"{megabytes(chosen.planned_bytes or chosen.xla_bytes)} of {megabytes(budget)} MB"
     if found.plan is None:

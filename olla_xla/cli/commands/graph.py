@@ -49,7 +49,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Orders a graph, prints its peaks before and after, writes or draws it. Returns 0."""
+    """Finds an order of a graph's operators; prints memory peaks, writes or draws it. Returns 0."""
     options = shared.options(values)
     if (values.hlo is None) == (values.graph is None):
         raise InputError(
@@ -62,7 +62,7 @@ def run(values: flags.FlagValues) -> int:
     graph = _given(values) if values.hlo is None else _of_module(values)
     arrays = GraphArrays.of(graph)
     starts = {"as given": np.arange(arrays.n), **schedule.candidates(arrays)}
-    found = phases.search(
+    best = phases.search(
         arrays,
         starts,
         time_limit=options.time_limit or math.inf,
@@ -70,20 +70,20 @@ def run(values: flags.FlagValues) -> int:
         seed=options.seed,
         bound_bytes=forced_live_bound(arrays)[0],
     )
-    order = found.order.tolist()
-    check_schedule(graph, order, found.peak_bytes)
+    order = best.order.tolist()
+    check_schedule(graph, order, best.peak_bytes)
     before = peak_bytes(arrays, starts["as given"])
     line = (
         f"{graph.name}: {arrays.n:,} operators, {arrays.m:,} tensors; peak {before:,} bytes in the "
-        f"given order, {found.peak_bytes:,} bytes in the order found; every order needs at least "
-        f"{found.bound_bytes:,} bytes"
+        f"given order, {best.peak_bytes:,} bytes in the order found; every order needs at least "
+        f"{best.bound_bytes:,} bytes"
     )
     shared.console().print(line, markup=False, soft_wrap=True)
     if out is not None:
         if out.suffix == ".graphml":
             write_graphml(out, graph, order)
         else:
-            title = f"{graph.name}: peak {before:,} -> {found.peak_bytes:,} bytes"
+            title = f"{graph.name}: peak {before:,} -> {best.peak_bytes:,} bytes"
             draw_graph(out, graph, order, title)
     return 0
 
@@ -97,11 +97,11 @@ def _given(values: flags.FlagValues) -> TensorGraph:
 
 def _of_module(values: flags.FlagValues) -> TensorGraph:
     module = shared.scheduled_module(values, values.hlo).data
-    found = {graph.name: graph for graph in graphs(module, targets.TARGETS[values.target])}
-    name = values.computation or list(found)[-1]
-    if name not in found:
-        raise InputError(f"the module has no computation {name}; it has {', '.join(found)}")
-    return found[name]
+    by_name = {graph.name: graph for graph in graphs(module, targets.TARGETS[values.target])}
+    name = values.computation or list(by_name)[-1]
+    if name not in by_name:
+        raise InputError(f"the module has no computation {name}; it has {', '.join(by_name)}")
+    return by_name[name]
 
 
 MOST_OPERATORS = 300

@@ -62,7 +62,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Searches for the largest batch in each way to run the model; prints a table. Returns 0.
+    """Searches for the largest batch by XLA alone, planned, ...; prints a table. Returns 0.
 
     Raises:
       InputError: a flag is missing or wrong. LimitError: a limit is out of range.
@@ -79,7 +79,7 @@ def run(values: flags.FlagValues) -> int:
         target = targets.target(values.target, values.devices, values.topology)
         make = steps(values.model, values.optimizer, target)
         loaded()
-        found = max_batch(
+        largest = max_batch(
             make,
             memory,
             max_overhead=values.max_overhead,
@@ -92,11 +92,11 @@ def run(values: flags.FlagValues) -> int:
         )
     devices = f" x {values.devices}" if values.devices > 1 else ""
     title = f"{values.model}, {values.optimizer}, {values.target}{devices}: {what}"
-    document.add(**dataclasses.asdict(found))
-    shared.print_table(values, batch_table(found, title))
-    print(batch_verdict(found, values.compiles, values.devices))
+    document.add(**dataclasses.asdict(largest))
+    shared.print_table(values, batch_table(largest, title))
+    print(batch_verdict(largest, values.compiles, values.devices))
     if values.out is not None:
-        write_text(values.out, json.dumps(dataclasses.asdict(found)) + "\n")
+        write_text(values.out, json.dumps(dataclasses.asdict(largest)) + "\n")
     return 0
 
 
@@ -121,7 +121,7 @@ _NAMES["spilled"] = "with host memory"
 
 
 def batch_table(found: MaxBatch, title: str) -> Table:
-    """Returns the table of `max_batch`: the largest batch in each way, and its total in MB."""
+    """Returns a table of the largest batches by XLA alone, planned, ..., and their totals in MB."""
     host = ["host MB"] if found.spilled else []
     rows = [
         (
@@ -142,7 +142,7 @@ def batch_table(found: MaxBatch, title: str) -> Table:
 
 
 def _beside(size: int, memory: int) -> str:
-    """A size as text in MB, with enough decimals (1 to 6) to differ from the printed memory."""
+    """A size as text in MB, with enough decimals (1 to 6) to differ from the text of `memory`."""
     digits = next((d for d in range(1, 6) if megabytes(size, d) != megabytes(memory, d)), 6)
     return megabytes(size, digits)
 
@@ -156,11 +156,12 @@ def _how(way: LargestBatch) -> str:
 
 
 def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
-    """Returns lines to print below the table: ways that failed and why, open ranges, the cost.
+    """Returns lines to print below the table of largest batches.
+    They say which ways to compile failed and why, between which sizes an answer lies, and how many
+    compiles and seconds the search took.
 
     Args:
-      found: the answers.
-      compiles: how many compiles the search was allowed.
+      found: the answers. compiles: how many compiles the search was allowed.
       devices: how many devices share the batch.
     """
     lines = [f"{_NAMES[way.way]}: {way.reason}." for way in _ways(found) if way.reason]

@@ -87,9 +87,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _compile_only(values: flags.FlagValues, options: PlanOptions) -> int:
-    """Plans and compiles for a card that is not here; prints totals that were not measured.
-    Returns 0.
-    """
+    """Plans and compiles for a card that is not here; prints total bytes by XLA. Returns 0."""
     with Progress() as progress:
         model, target = shared.loaded_model(values, progress)
         result = plan_model(
@@ -155,7 +153,7 @@ def unmeasured_table(plan: Plan, title: str) -> Table:
 
 
 def recomputation_table(found: Recomputation) -> Table:
-    """Returns a table of XLA's order and a plan that recomputes, run alternately: MB, ms, %."""
+    """Returns a table that compares XLA's order with a plan that recomputes: MB, ms, % more."""
     rows = []
     for name, one in (("XLA's order", found.kept), ("planned, with recomputation", found.again)):
         first = one is found.kept
@@ -214,8 +212,8 @@ def measured_verdict(comparison: Comparison) -> str:
         line += " and" if ours.clones and ours.stacks else ""
         line += f" {ours.stacks} scan residuals are recomputed" if ours.stacks else ""
         line += f"; the predicted added time is {percent(ours.overhead, 1)} %"
-        if found := comparison.recomputation:
-            line += f", the measured added time is {percent(found.overhead, 1)} %"
+        if recomputation := comparison.recomputation:
+            line += f", the measured added time is {percent(recomputation.overhead, 1)} %"
         line += "."
     if not ours.planned:
         line += f" No plan was used: {ours.reason}. Both processes ran XLA's own order, so"

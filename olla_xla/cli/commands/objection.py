@@ -21,8 +21,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, path: str) -> int:
-    """Repeats the referee's check of a plan that it rejected, as saved in a file; returns 0.
-    Raises CheckError if it still objects.
+    """Repeats our check of a plan that it rejected, as saved in a file; returns 0.
+    Raises CheckError if it still rejects the plan.
     """
     try:
         objection.load(Path(path)).check()

@@ -130,8 +130,8 @@ def _remedy(
     given: Plan | None,
     progress: Progress,
 ) -> Remedy | None:
-    """Compiles the step with other ways to save memory, and returns those that help, else None.
-    None also with --noadvice, and with a plan that was given.
+    """Compiles the step with other ways to save memory; returns what each saves.
+    None with --noadvice, with a plan that was given, and where the new plan saves much.
     """
     if not values.advice or given is not None or result.program is None:
         return None

@@ -76,12 +76,12 @@ def run(values: flags.FlagValues, *command: str) -> int:
     options_of, start = _options_of(values), script_start(command)
     if values.html is not None:
         files.check_writable(os.path.join(values.html, "report"))
-    found: list[script_jit.Signature] = []
-    after_jax(lambda: script_jit.install(options_of, found))
+    signatures: list[script_jit.Signature] = []
+    after_jax(lambda: script_jit.install(options_of, signatures))
     try:
         return script_code(start)
     finally:
-        _print(found, values)
+        _print(signatures, values)
 
 
 def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any] | None]:

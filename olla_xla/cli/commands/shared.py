@@ -135,7 +135,7 @@ def define_limits(values: flags.FlagValues) -> None:
 
 
 class _Overhead(flags.ArgumentParser[float | str]):
-    """Parser of a flag that is a part of a step's time: 0.05 or 5%, or "knee"."""
+    """Parser of a part of a step's time: 0.05, 5%, or "knee", beyond which time saves little."""
 
     syntactic_help = 'a fraction of the step\'s time: 0.05 or "5%"; or "knee"'
 
@@ -147,7 +147,7 @@ class _Overhead(flags.ArgumentParser[float | str]):
 
 
 def define_overhead(values: flags.FlagValues, default: float | None, what: str) -> None:
-    """Defines --max_overhead in `values`: the most time to add; `what` is the text of its help."""
+    """Defines --max_overhead in `values`, time that recomputation may add; `what` is its help."""
     flags.DEFINE(_Overhead(), "max_overhead", default, what, values)
 
 
@@ -243,10 +243,10 @@ def overheads(values: flags.FlagValues) -> list[float]:
     """Parses --overheads: fractions of the step's predicted time that plans may add.
     Raises InputError where one is no number, LimitError where one is out of range.
     """
-    found = [parse_overhead(text, "--overheads") for text in values.overheads]
-    for overhead in found:
+    limits = [parse_overhead(text, "--overheads") for text in values.overheads]
+    for overhead in limits:
         PlanOptions(max_overhead=overhead)
-    return found
+    return limits
 
 
 def print_table(values: flags.FlagValues, table: Table) -> None:
@@ -259,5 +259,5 @@ def print_table(values: flags.FlagValues, table: Table) -> None:
 
 def console() -> Console:
     """Makes a console that prints to stdout; it wraps lines only if that is a terminal."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, soft_wrap=True)
+    created = Console(highlight=False)
+    return created if created.is_terminal else Console(highlight=False, soft_wrap=True)

@@ -81,7 +81,7 @@ def model_names(values: flags.FlagValues) -> list[str]:
 
 
 def settings(values: flags.FlagValues) -> SweepSettings:
-    """Makes the settings that all cells of the sweep share, from the flags."""
+    """Makes the settings that all rows of the sweep share, from the flags."""
     options = shared.options(values)
     return SweepSettings(
         time_limit=options.time_limit,
@@ -99,11 +99,10 @@ def fill(
     table: Callable[[Sequence[Mapping[str, Any]]], Table],
     summary: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] = lambda rows: (),
 ) -> int:
-    """Runs the cells of a sweep that have no row yet, stores their rows, and prints the table.
+    """Runs cells of a sweep (model, batch size, ...) without a row, stores rows, prints the table.
 
     Args:
-      journal: the file with the rows that are there already.
-      values: the flags.
+      journal: the file with the rows that are there already. values: the flags.
       rows: runs the given cells, and yields each cell with its row.
       table: makes the table that is printed, from all rows.
       summary: makes lines that are printed below the table, from all rows.
@@ -121,12 +120,12 @@ def fill(
             what = row.get("error") or "done"
             done = total - len(missing) + count
             progress.stage(f"{done} of {total}, about {_time(left)} left: {cell}: {what}")
-    found = [journal.rows[cell] for cell in journal.grid]
-    shared.print_table(values, table(found))
-    failed = sum(bool(row.get("error")) for row in found)
+    stored = [journal.rows[cell] for cell in journal.grid]
+    shared.print_table(values, table(stored))
+    failed = sum(bool(row.get("error")) for row in stored)
     where = f"the rows are in {journal.path} and {journal.lines}"
     console = shared.console()
-    for line in (*summary(found), f"{total - failed} rows done, {failed} failed; {where}"):
+    for line in (*summary(stored), f"{total - failed} rows done, {failed} failed; {where}"):
         console.print(line, markup=False, soft_wrap=True)
     return 1 if failed else 0
 

@@ -48,11 +48,10 @@ def plan_table(
     """Returns a table of a plan's totals, bound, gaps and seconds, beside XLA's own order.
 
     Args:
-      plan: the plan in use.
+      plan: the plan in use. title: what was planned.
       assigned: whether XLA assigned `xla_bytes` and the planned total; else they are predicted.
       memory_optimized_bytes: XLA's assigned total with its scheduler for memory, or None.
       all_seconds: planning, compiling and checking together.
-      title: what was planned.
       own_order: what to call the order that the module came with.
       elsewhere: bytes assigned in other memories of the device, by their names.
       constant_bytes: bytes of the executable's constants, which no total counts.
@@ -197,7 +196,7 @@ def short_operation(op_name: str) -> str:
 
 
 def proofs_table(proofs: Sequence[Proof]) -> Table:
-    """Returns a table of what integer programs proved, a row for each order or packing; bytes."""
+    """Returns a table, in bytes, of what integer programs proved of each order or packing."""
     return Table(
         headings=(
             "what:", "of:", "backend:", "start", "cut", "found", "bound", "gap %", "status:",
@@ -230,8 +229,7 @@ def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Tab
     """Returns a table of the largest scan residuals (arrays filled by loops), kept or recomputed.
 
     Args:
-      rows: one a residual, largest first; not empty.
-      count: how many rows to list.
+      rows: one a residual, largest first; not empty. count: how many rows to list.
       least: bytes that every choice within the allowed time keeps; 0 if that is not known.
     """
     kept = sum(row.bytes * row.slices // row.iterations for row in rows)

@@ -94,7 +94,6 @@ _PARETO_HEADINGS = (
 
 def pareto_table(rows: Sequence[StepVariant], title: str) -> Table:
     """Returns a table of the ways to run a step, each compared with the first in memory and time.
-
     Totals are XLA's, in MB; times are in milliseconds. A star marks the ways on the Pareto front:
     no other way is at most as large and at most as slow, and better in one of the two.
     """

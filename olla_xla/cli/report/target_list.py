@@ -8,7 +8,6 @@ from olla_xla.remat.cost.devices import SOURCES, device
 
 def targets_table() -> Table:
     """Returns a table of all targets: memory, bandwidth, and rates by which times are predicted.
-
     Predicted times use the rates that kernels are assumed to sustain. They lie below the peak rates
     in the document that the last column names.
     """

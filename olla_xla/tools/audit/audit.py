@@ -76,28 +76,28 @@ def audit_compiled(
     donated: frozenset[int] | None = None,
     before: str | Path | None = None,
 ) -> Audit:
-    """Audits an executable that is compiled already, as `audit` does; returns the report.
+    """Audits the memory of an executable that is compiled already, as `audit` does.
 
     Args:
-      compiled: a `jax.stages.Compiled`, or what has as much of it as `tools.dumped` has.
+      compiled: a `jax.stages.Compiled`, or a stand-in for one (`tools.dumped.DumpedExecutable`).
       lowered: the StableHLO module that it was compiled from, as MLIR, if it is known.
       donated: numbers of the donated arguments, where `lowered` is not known.
-      before: as of `audit`.
+      before: path of a dumped module with whose results the executable's are compared, or None.
 
     Raises:
-      InputError: there is no such platform.
+      InputError: the executable is for no CPU, GPU or TPU.
       ModuleFormatError: `before` is no module.
     """
     try:
-        found = platform_of_jax(platform_of(compiled))
+        backend = platform_of_jax(platform_of(compiled))
     except KeyError as error:
         raise InputError("olla_xla.audit reads executables of CPUs, GPUs and TPUs only") from error
     began = time.monotonic()
-    serialized = b"" if found is TPU else serialized_executable(compiled)
+    serialized = b"" if backend is TPU else serialized_executable(compiled)
     parts = ExecutableParts(
-        found.name,
+        backend.name,
         final_module(compiled),
-        b"" if found.lists_thunks else assignment_proto(compiled, found.name),
+        b"" if backend.lists_thunks else assignment_proto(compiled, backend.name),
         serialized,
         "" if lowered is None else str(lowered),
         dumped_before(before),
@@ -106,7 +106,7 @@ def audit_compiled(
 
 
 def dumped_before(path: str | Path | None) -> bytes:
-    """Reads a dump to compare results with, as a serialized HloModuleProto; b"" for None.
+    """Reads a dumped module, to compare results with, as a serialized HloModuleProto; b"" for None.
     Raises ModuleFormatError if it is no module.
     """
     try:
@@ -121,14 +121,13 @@ def audit_parts(
     donated: frozenset[int] | None = None,
     began: float | None = None,
 ) -> Audit:
-    """Audits an executable given by its serialized parts, as read from a file.
+    """Audits the memory of an executable given by its serialized parts, as read from a file.
+    Raises ModuleFormatError if these have no module that can be read.
 
     Args:
-      parts: the executable. lowered, donated: as `audit_compiled`.
-      began: when the audit did, by `time.monotonic`.
-
-    Raises:
-      ModuleFormatError: it holds no module.
+      parts: the executable. lowered: the StableHLO that it was compiled from, as MLIR, if known.
+      donated: numbers of the donated arguments, where `lowered` is not known.
+      began: `time.monotonic()` when the audit began; None: now.
     """
     began = time.monotonic() if began is None else began
     executable, left = _read(parts)
@@ -139,7 +138,7 @@ def audit_parts(
     promised = dict[ShapeIndex, int]()
     if lowered is not None:
         donated, promised = promises_of(lowered, len(module.entry.parameters))
-    found = survey(
+    surveyed = survey(
         parts.module,
         parts.target,
         assignment=parts.assignment,
@@ -148,20 +147,22 @@ def audit_parts(
         promised=promised,
         before=parts.before,
     )
-    wrong = located(parts.module, found.objections)
+    wrong = located(parts.module, surveyed.objections)
     is_gpu = isinstance(executable, GpuExecutable)
     doubts = invariant_loads(parts.module, executable).wrong if is_gpu else ()
     said = tuple(
         f"{name} may read memory with invariant loads while the kernel of {origin} writes it"
         for name, origin in doubts
     )
-    counts, unknown = (found.followed, found.trusted), (*left, *found.left)
+    counts, unknown = (surveyed.followed, surveyed.trusted), (*left, *surveyed.left)
     took = time.monotonic() - began
     return Audit(module.name, parts.target, wrong, *counts, unknown, said, took, parts)
 
 
 def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None, tuple[str, ...]]:
-    """Parses the executable of `parts`: (it or None, what is not checked as it cannot be read)."""
+    """Parses the executable of `parts`: (it, or None if it cannot be read; what is unchecked then).
+    Without one to read, returns (None, ()).
+    """
     if not parts.executable:
         return None, ()
     try:
@@ -173,12 +174,9 @@ def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None,
 
 
 def promises_of(lowered: Any, arguments: int) -> Promises:
-    """Reads from a lowered module what is donated: (donated arguments, aliases).
-    The first are numbers of arguments, or None if these do not match XLA's. The second: index of a
-    result -> number of the donated argument that JAX asked XLA to write it over.
-
-    Args:
-      lowered: the module, as MLIR. arguments: how many XLA's entry computation has.
+    """Reads from a lowered module, in MLIR, what is donated: (donated arguments, aliases).
+    The first are numbers of arguments, or None if XLA's module has not as many as `arguments`. The
+    second: index of a result -> number of the donated argument that JAX asked to write it over.
     """
     main: Any = next(
         f for f in lowered.body.operations if str(f.attributes["sym_name"]).strip('"') == "main"

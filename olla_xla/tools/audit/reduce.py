@@ -16,11 +16,11 @@ _MOST = 200
 
 
 def reduced(audit: Audit) -> Audit:
-    """Cuts all from an audited program that its first finding does not need; audits what is left.
+    """Removes from an audited program what its first finding does not need; audits what is left.
 
-    What is cut are results, instructions that nothing left needs, what computes arrays before
-    (they become arguments) and elements of loops' states. After each cut the rest is audited again,
-    and the cut is taken back unless it has the same finding and no other, and is followed as far.
+    Results, instructions and updates of elements of loops' states are removed; what computes arrays
+    before becomes an argument. After each removal the rest is audited; it is undone unless the
+    audit has the same finding and no other, and leaves nothing more unchecked.
     """
     return _Reducer(audit).best if audit.findings else audit
 
@@ -41,7 +41,9 @@ class _Reducer:
     def _halves[T](
         self, options: Sequence[T], apply: Callable[[CutModule, Sequence[T]], None]
     ) -> None:
-        """Applies a cut to all `options` at once or, if that loses the finding, to each half."""
+        """Removes `options` from the program, by `apply`, where the finding that is sought stays.
+        All are removed at once or, if that loses the finding, each half alone, and so on.
+        """
         if not options or self._cut(lambda cut: apply(cut, options)) or len(options) == 1:
             return
         middle = len(options) // 2
@@ -49,25 +51,29 @@ class _Reducer:
         self._halves(options[middle:], apply)
 
     def _cut(self, work: Callable[[CutModule], None]) -> bool:
-        """Applies a cut and audits what is left; False, and undone, if the finding is lost."""
+        """Removes part of the program by `work`; returns whether the finding that is sought stays.
+        If it does not, and after 200 audits of what is left, the program is as it was before.
+        """
         if not self._left:
             return False
         self._left -= 1
         cut = self._of_best()
         try:
             work(cut)
-            found = audit_parts(_with(self.best.parts, cut.finish()))
+            audited = audit_parts(_with(self.best.parts, cut.finish()))
         except (HloError, LookupError, ValueError):  # of what no longer holds together
             return False
-        said = {(f.check, f.message) for f in found.findings}
-        if said != {self._first} or not set(found.left) <= set(self.best.left):
+        said = {(f.check, f.message) for f in audited.findings}
+        if said != {self._first} or not set(audited.left) <= set(self.best.left):
             return False
-        self.best = dataclasses.replace(found, seconds=self.best.seconds)
+        self.best = dataclasses.replace(audited, seconds=self.best.seconds)
         return True
 
 
 def _with(parts: ExecutableParts, module: bytes) -> ExecutableParts:
-    """Puts a cut module in the parts of an executable; a GPU's code is cut, a CPU's left out."""
+    """Returns `parts` of an executable with a smaller module, without StableHLO and `before`.
+    A GPU's executable keeps the thunks of instructions that are left; a CPU's is left out.
+    """
     executable = b""
     if parts.executable and parts.target == CUDA.name:
         left = (i.name for c in module_from_bytes(module).computations for i in c.instructions)

@@ -64,8 +64,8 @@ class Audit:
     Attributes:
       name: of its module. target: "cpu", "cuda" or "tpu".
       findings: what is wrong; empty where nothing is.
-      followed: what was followed -> how many. trusted: kind of kernel, whose code was not looked
-        at -> how many. left: what could not be followed, a line each.
+      followed: kind of what was checked, such as "aliases" -> how many. trusted: kind of kernel,
+        whose code was not looked at -> how many. left: what could not be checked, a line each.
       doubts: what XLA is known to do wrong at times and the executable does, a line each.
       seconds: that the audit took, without compiling. parts: the executable.
     """
@@ -105,9 +105,9 @@ class Audit:
 
     def document(self) -> dict[str, Any]:
         """The audit as plain dicts, lists and numbers, for JSON, without the executable."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del found["parts"]
-        return {**found, "findings": [f._asdict() for f in self.findings]}
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del fields["parts"]
+        return {**fields, "findings": [f._asdict() for f in self.findings]}
 
     def save(self, path: str | Path) -> None:
         """Writes a zip with the report, the module, its assignment and the executable.
@@ -138,9 +138,7 @@ def saved_parts(path: str | Path) -> ExecutableParts | None:
 
 def located(module: bytes, objections: tuple[tuple[str, str], ...]) -> tuple[Finding, ...]:
     """Makes a Finding of each objection, with the instructions it names and a source line.
-
-    Args:
-      module: the executable's, serialized. objections: (check, message).
+    `module` is serialized. `objections`: (name of the check, what it says is wrong).
     """
     try:
         computations = module_from_bytes(module).computations if objections else []
@@ -149,8 +147,8 @@ def located(module: bytes, objections: tuple[tuple[str, str], ...]) -> tuple[Fin
     named = {i.name: i for c in computations for i in c.instructions}
     findings = []
     for check, message in objections:
-        found = {n: named[n] for n in _NAMES.findall(message) if n in named}
-        known = [i for i in found.values() if source_line(i)] or list(found.values())
+        cited = {n: named[n] for n in _NAMES.findall(message) if n in named}
+        known = [i for i in cited.values() if source_line(i)] or list(cited.values())
         where = (source_line(known[0]), known[0].op_name) if known else ("", "")
-        findings.append(Finding(check, message, next(iter(found), ""), *where, tuple(found)))
+        findings.append(Finding(check, message, next(iter(cited), ""), *where, tuple(cited)))
     return tuple(findings)

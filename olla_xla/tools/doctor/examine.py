@@ -36,7 +36,7 @@ def examine(
     """Examines this machine: makes all checks and runs models, each in separate processes.
 
     Args:
-      rows: models to run. steps: of each run. where: "gpu" or "cpu", which of the two runs them.
+      rows: models to run. steps: of each run. where: the device that runs them, "gpu" or "cpu".
       progress: called with one line at each stage.
     """
     checks = []
@@ -67,27 +67,29 @@ def examine(
 
 
 def _probed(name: str) -> Check:
-    """Runs a check of `probe.PROBES` in a process of its own; returns its result."""
+    """Runs the check `name` of `probe.PROBES` in a process of its own; returns its result."""
     only = "cuda,cpu" if name == "device" else "cpu"
     environment = {"JAX_PLATFORMS": only, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         child = run_module("olla_xla.tools.doctor.probe", name, environment, _SECONDS)
     except subprocess.TimeoutExpired:
         return Check(name, False, f"no result within {_SECONDS} s")
-    found = child.answer
-    return Check(name, False, child.trouble) if found is None else Check(name, **found)
+    answer = child.answer
+    return Check(name, False, child.trouble) if answer is None else Check(name, **answer)
 
 
 def _verified() -> Check:
-    """Makes a check of the stored comparisons (`first_use`) of plans' results with XLA's own."""
+    """Makes a check of whether plans gave XLA's own results when first used on this machine.
+    It did not pass if any stored comparison differs; None where no plan was compared yet.
+    """
     known = first_use.verified()
     if not known:
         return Check("first plans", None, "no plan was compared with XLA's results on a GPU yet")
     said = []
-    for where, found in sorted(known.items()):
-        of_kinds = (f"{kind} {found[kind]}" for kind in first_use.KINDS if kind in found)
+    for where, by_kind in sorted(known.items()):
+        of_kinds = (f"{kind} {by_kind[kind]}" for kind in first_use.KINDS if kind in by_kind)
         said.append(f"{where}: {', '.join(of_kinds)}")
-    different = any(first_use.DIFFERENT in found.values() for found in known.values())
+    different = any(first_use.DIFFERENT in by_kind.values() for by_kind in known.values())
     return Check("first plans", not different, "; ".join(said))
 
 
@@ -102,7 +104,7 @@ def _runs(row: ModelRow, steps: int, where: str, progress: Callable[[str], None]
         platform=where,
         options=PlanOptions(time_limit=20.0, max_overhead=row.max_overhead),
     )
-    found = []
+    runs = []
     for commands in (True, False) if where == "gpu" else (None,):
         flags = _NO_COMMANDS if commands is False else ""
         more = {None: "", True: ", command buffers", False: ", no command buffers"}[commands]
@@ -112,20 +114,20 @@ def _runs(row: ModelRow, steps: int, where: str, progress: Callable[[str], None]
 
         try:
             comparison = measure(dataclasses.replace(request, xla_flags=flags), stage)
-            found.append(RunRow(row, commands, comparison))
+            runs.append(RunRow(row, commands, comparison))
         except OllaError as error:
-            found.append(RunRow(row, commands, None, str(error)))
-    return found
+            runs.append(RunRow(row, commands, None, str(error)))
+    return runs
 
 
 def _packages() -> dict[str, str]:
-    found = {}
+    installed = {}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _processor() -> str:

@@ -45,18 +45,18 @@ def _step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
 def _device() -> Seen:
     """Finds JAX's GPU: (True, its kind, memory and version), or (None, why there is none)."""
     try:
-        found = next((d for d in jax.devices() if d.platform == "gpu"), None)
+        gpu = next((d for d in jax.devices() if d.platform == "gpu"), None)
     except RuntimeError as error:
         return None, str(error).splitlines()[0]
-    if found is None:
+    if gpu is None:
         return None, "JAX finds no GPU here"
-    limit = (found.memory_stats() or {}).get("bytes_limit")
+    limit = (gpu.memory_stats() or {}).get("bytes_limit")
     size = "" if limit is None else f", {limit / 2**20:,.0f} MB for arrays"
-    return True, f"{found.device_kind}{size}, {found.client.platform_version}"
+    return True, f"{gpu.device_kind}{size}, {gpu.client.platform_version}"
 
 
 def _targets() -> Seen:
-    """Lists the targets to compile for here, without a card: (True, or None for one; text)."""
+    """Lists the targets to compile for here, without a card: (True, or None if only one; text)."""
     here, missing = [], {}
     for name in targets.TARGETS:
         targets.prepare_environment(name)
@@ -72,8 +72,8 @@ def _targets() -> Seen:
 
 
 def _executable() -> Seen:
-    """Plans a step for an absent card, reads its executable, and has the referee check that.
-    Returns (whether all is well, or None without the target; what was seen).
+    """Plans a step for an absent GPU, reads its executable, and checks that against the plan.
+    Returns (whether all is well, or None if it cannot be compiled for that GPU; what was seen).
     """
     targets.prepare_environment(_CARD)
     try:
@@ -108,9 +108,9 @@ def _bits() -> Seen:
     planned = decorator.plan(_step, step_limit=2000, time_limit=60, donate_argnums=0)
     made = [jax.random.normal(jax.random.key(k), (512, 512)) for k in range(7)]
     expected = jax.jit(_step)(made[:6], made[6])
-    found = jax.block_until_ready(planned(made[:6], made[6]))
+    outputs = jax.block_until_ready(planned(made[:6], made[6]))
     took = time.perf_counter() - began
-    same = all(bool((a == b).all()) for a, b in zip(found, expected, strict=True))
+    same = all(bool((a == b).all()) for a, b in zip(outputs, expected, strict=True))
     loops = "compiled now" if "numba" in sys.modules else "on disk"
     bits = f"{'the same' if same else 'not the same'} bits as with jax.jit"
     where = "planned" if planned.plans and not planned.plans[-1].keeps_xla else "in XLA's order"
@@ -171,7 +171,9 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class ModelRow:
-    """A model's step to run planned and unplanned: model, batch size, optimizer, overhead."""
+    """A model's step to run planned and unplanned.
+    max_overhead: time that recomputation may add, as a fraction; None: the planner's default.
+    """
 
     model: str
     batch_size: int

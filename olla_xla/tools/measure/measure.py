@@ -104,11 +104,11 @@ def measure(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Measurement
     compiled = planned.lower(*args, **kwargs).compile()
     own = own_jit(functools.partial(planned.__wrapped__), **jit_options)
     own = own.lower(*args, **kwargs).compile()
-    found, leaves = compiled.plan, _leaves(planned.__wrapped__, jit_options, args, kwargs)
+    step_plan, leaves = compiled.plan, _leaves(planned.__wrapped__, jit_options, args, kwargs)
     device, reason = _device(own)
-    measured = [("xla", own, None if found is None else found.xla_predicted_bytes)]
-    if compiled.planned and found is not None:
-        measured.append(("planned", compiled.stage, found.predicted_bytes))
+    measured = [("xla", own, None if step_plan is None else step_plan.xla_predicted_bytes)]
+    if compiled.planned and step_plan is not None:
+        measured.append(("planned", compiled.stage, step_plan.predicted_bytes))
     rows = []
     for way, executable, predicted in measured:
         row = MeasuredMemory(way, predicted, assigned_bytes(executable), reason=reason)
@@ -181,13 +181,13 @@ def _run(compiled: jax.stages.Compiled, leaves: list[Any], platform: str) -> dic
         environment = {"JAX_PLATFORMS": "cpu"} if platform == "cpu" else {}
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         child = run_module("olla_xla.tools.measure.measured_run", name, environment)
-    if (found := child.answer) is None:
+    if (answer := child.answer) is None:
         return {"reason": child.trouble}
     return {
-        "measured": found["measured"],
-        "arguments": found["arguments"],
-        "profiled": found["profiled"],
-        "reason": "" if found["measured"] is not None else "the system reports no memory use",
+        "measured": answer["measured"],
+        "arguments": answer["arguments"],
+        "profiled": answer["profiled"],
+        "reason": "" if answer["measured"] is not None else "the system reports no memory use",
     }
 
 

@@ -52,12 +52,10 @@ def run_twice(
     executable: Callable[..., Any], arguments: Callable[[], list[Any]], device: Any
 ) -> tuple[int | None, int]:
     """Runs an executable twice, and measures its memory; nothing else may use the device meanwhile.
+    Returns (peak bytes in use, or None where the system does not tell; bytes of the arguments).
 
     Args:
       executable: to run. arguments: makes them on the device, new each time. device: it runs on.
-
-    Returns:
-      (peak bytes in use, or None where the system does not tell; bytes of the arguments).
     """
     on_device = process_memory.DevicePeak(device)
     # The first run starts thread pools and loads kernels, once for all.
@@ -77,7 +75,9 @@ def run_twice(
 
 
 def _arguments(folder: Path, leaves: list[dict[str, Any]], device: Any) -> list[Any]:
-    """Loads the arguments onto the device, new each time: donated ones are gone after a run."""
+    """Loads the arguments that `measure` wrote to `folder` onto the device; zeros for mere shapes.
+    They are new each time, since donated ones are gone after a run.
+    """
     values = []
     for k, leaf in enumerate(leaves):
         path, dtype = folder / f"leaf{k}", jax.numpy.dtype(leaf["dtype"])

@@ -95,7 +95,7 @@ def _run(request: RunRequest) -> Measured:
 
 
 def _run_in_turns(request: RunRequest) -> Recomputation:
-    """Runs XLA's own executable and a plan that recomputes, alternating step by step."""
+    """Runs XLA's own executable and a plan that recomputes, alternately, and measures both."""
     model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
     _, again, _ = _compiled(model, request)
     overhead = again.plan.overhead

@@ -41,16 +41,13 @@ def gpu_kind() -> str:
 
 
 def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Comparison:
-    """Measures a request planned and unplanned, in fresh processes, one after the other.
+    """Measures a step planned and unplanned, in fresh processes: outputs, memory and time.
+    Raises InputError if the model cannot be built or traced, OllaError if a process failed.
 
     Args:
       request: what to run; its `planned` is overridden.
       progress: called with one line at each stage.
-      turns: steps of the plan and of XLA's own executable, where it recomputes; at least 2.
-
-    Raises:
-      InputError: the model cannot be built or traced.
-      OllaError: a process failed.
+      turns: if the plan recomputes, steps of it and of XLA's own executable to time; at least 2.
     """
     if request.steps < 2:
         raise InputError(f"steps={request.steps} must be at least 2, as the first is not timed")
@@ -70,8 +67,8 @@ def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Compari
 
 
 def measure_one(request: RunRequest, progress: Progress, cache: str) -> Measured:
-    """Runs a request in a fresh process, planned or not as it says; raises as `measure`.
-    Another process compiles first, into the folder `cache`.
+    """Runs a step, planned or not as the request says, in a fresh process; returns measurements.
+    Another process compiles first, into the folder `cache`. Raises InputError or OllaError.
     """
     what = "planned" if request.planned else "unplanned"
     progress(f"{what}: compiling")
@@ -87,8 +84,8 @@ def _spawn(request: RunRequest, cache: str) -> dict[str, Any]:
     text = json.dumps(dataclasses.asdict(request))
     environment = _environment(request, cache)
     child = run_module("olla_xla.tools.measure.one_process", text, environment)
-    if (found := child.answer) is not None:
-        return found
+    if (fields := child.answer) is not None:
+        return fields
     if child.last.startswith('{"error"'):
         failure = json.loads(child.last)
         raise (InputError if failure["misuse"] else OllaError)(failure["error"])
@@ -106,10 +103,8 @@ def _environment(request: RunRequest, cache: str) -> dict[str, str]:
 
 
 def _device_environment(platform: str, more: str = "") -> dict[str, str]:
-    """Returns environment variables for JAX on "cpu" or "gpu", with the same bits in each run.
-
-    Args:
-      platform: one of these. more: further XLA flags.
+    """Returns environment variables with which each run of JAX gives results with the same bits.
+    `platform` is "cpu" or "gpu"; `more` has further XLA flags.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} {more}".strip()
     if platform == "cpu":

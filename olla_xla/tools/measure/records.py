@@ -21,8 +21,7 @@ class RunRequest:
       model, batch_size, optimizer: which step; see `olla_xla.tools.models`.
       steps: how many, at least 2; 0 only compiles.
       planned: through `olla_xla.plan`, else through `jax.jit`.
-      turns: if not 0, runs that many steps of the plan and of XLA's own executable, alternately
-        (`Recomputation`).
+      turns: if not 0, runs that many steps of the plan and of XLA's own executable, in turns.
       platform: "cpu" or "gpu".
       options: of the plan; their seed is that of the arguments too.
       xla_flags: flags to add to XLA_FLAGS.
@@ -54,16 +53,14 @@ class Measured:
         before them besides the arguments; None where the system does not say.
       device_peak_bytes: the most that the device's allocator held, less what it held before the
         arguments were made; None on CPU, or where something before the steps took more.
-      cached: True when nothing was compiled in the process.
-      device: its kind.
+      cached: True when nothing was compiled in the process. device: its kind.
       clones: instructions that are computed again. stacks: recomputed scan residuals. overhead: the
         time that both were predicted to add, as a part of the step's.
       predicted_seconds: of a step, by the cost model; None where nothing ran.
       predicted_bytes, xla_predicted_bytes: totals by our model, of the plan and of XLA's order;
         None where nothing was planned.
       arguments_bytes: the arguments' own part of what was in use.
-      profiled_bytes: the peak that JAX's profiler saw over another step; None without XProf, and
-        on CPU.
+      profiled_bytes: the peak in another step by JAX's profiler; None without XProf and on CPU.
     """
 
     planned: bool
@@ -123,7 +120,7 @@ class Recomputation:
     """What was measured of a plan that recomputes, run alternately with XLA's own executable.
 
     Attributes:
-      kept: XLA's own. again: the plan.
+      kept: XLA's own. again: the plan's.
       planned: time that is added as the plan predicts it, as a part of the step's: that of the
         operators that run again, less what they save.
     """
@@ -146,24 +143,23 @@ class Recomputation:
     @property
     def interval(self) -> tuple[float, float]:
         """A confidence interval (low, high) of `overhead`: of 95 %, or less with very few steps.
-
         Of n independent pairs, the k-th least and the k-th greatest enclose the median unless fewer
         than k are on one side of it, which is binomial, however times are distributed.
         """
-        found = self._overheads
-        turns = len(found)
+        overheads = self._overheads
+        turns = len(overheads)
         k, outside = 0, math.comb(turns, 0) / 2**turns
         while k < (turns - 1) // 2 and 2 * outside <= 1 - _CONFIDENCE:
             k += 1
             outside += math.comb(turns, k) / 2**turns
         k = max(k - 1, 0)
-        return found[k], found[-1 - k]
+        return overheads[k], overheads[-1 - k]
 
     @property
     def predicted(self) -> float:
-        """Time that the plan adds, as a part of a step, predicted from both final modules.
-        A smaller temporary is allocated in less time, and operators that XLA removes, since their
-        results are recomputed, do not run.
+        """Time that the plan adds, as a part of a step, by the cost model of both final modules.
+        Unlike `planned` it counts that a smaller temporary is allocated in less time, and that
+        operators do not run that XLA removes, since their results are recomputed.
         """
         return self.again.predicted_seconds / self.kept.predicted_seconds - 1
 
@@ -174,8 +170,7 @@ class Comparison:
 
     Attributes:
       planned, unplanned: what was measured.
-      difference: "" if every leaf of every step is identical bit for bit, else the first that is
-        not.
+      difference: the first output that is not identical bit for bit after some step; "" for none.
       recomputation: what computing again costs, measured; None if the plan computes nothing again.
     """
 

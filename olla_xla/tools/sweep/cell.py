@@ -30,7 +30,9 @@ Work = Callable[[Cell, SweepSettings], dict[str, Any]]
 
 
 def _row(cell: Cell, settings: SweepSettings, work: Work) -> dict[str, Any]:
-    """Does `work` for a cell; returns its row with seconds, and with `error` if it failed."""
+    """Does `work` for a cell (model, batch size, target, ...); returns its row of the table.
+    The row has the seconds that it took, and `error` if it failed.
+    """
     started = time.monotonic()
     try:
         row = work(cell, settings)
@@ -42,7 +44,7 @@ def _row(cell: Cell, settings: SweepSettings, work: Work) -> dict[str, Any]:
 
 
 def planned(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
-    """Plans one cell's model, and returns the figures of its row in the sweep's table."""
+    """Plans the step of a cell (model, batch size, ...), and returns its figures for the table."""
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
 
     options = PlanOptions(
@@ -115,7 +117,9 @@ def _end_with_parent() -> None:
 
 
 def answer(arguments: Sequence[str], work: Work) -> int:
-    """Program of a child process: does `work` for the cell in its argument; prints the row."""
+    """Program of a child process: does `work` for the cell (model, batch size, ...) it is given.
+    The cell, in `arguments[0]`, and its row, which is printed, are in JSON. Returns 0.
+    """
     request = json.loads(arguments[0])
     settings = SweepSettings(**request.pop("settings"))
     cell = Cell(**request)

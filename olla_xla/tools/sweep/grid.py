@@ -61,11 +61,11 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class SweepSettings:
-    """What all cells of a sweep have in common.
+    """What all rows of a sweep have in common.
 
     Attributes:
       time_limit, step_limit, seed, placement: the planner's.
-      cell_timeout: seconds after which a cell is given up.
+      cell_timeout: seconds after which the process of a row is ended.
     """
 
     time_limit: float | None
@@ -93,8 +93,7 @@ def cells(
 
     Raises:
       InputError: a list is empty or names something twice, a batch size is not a positive integer,
-        or there is no such target or mode. Models are not checked: one that is unknown gives rows
-        that say so.
+        or there is no such target or mode. Unknown models are not found out here.
     """
     given = {
         "models": models,
@@ -133,14 +132,12 @@ _FORMAT = "olla_xla.sweep/1"
 
 class Journal:
     """The rows of one sweep, kept in two files; rows of an earlier run are read from there.
+    Raises InputError if the files cannot be read or written, or are of another sweep.
 
     Args:
       path: the CSV file; the JSON lines lie beside it, ending in `.jsonl`.
-      grid: the cells of the sweep, in the order of the CSV.
+      grid: the cells of the sweep (model, batch size, ... of each row), in the order of the CSV.
       settings: what else the rows depend on. columns: of the CSV, those of `KEY` first.
-
-    Raises:
-      InputError: the files cannot be read or written, or are of another sweep.
     """
 
     def __init__(
@@ -166,11 +163,11 @@ class Journal:
 
     @property
     def missing(self) -> list[Cell]:
-        """The cells of the sweep that have no row in its files yet, in order."""
+        """The cells (model, batch size, ...) of the sweep that have no row yet, in order."""
         return [cell for cell in self.grid if cell not in self.rows]
 
     def add(self, cell: Cell, row: Mapping[str, Any]) -> None:
-        """Adds a cell's row to both files. Raises InputError if they cannot be written."""
+        """Adds `cell`'s row to both files of the sweep; InputError if they cannot be written."""
         full = {**dataclasses.asdict(cell), **row}
         if unknown := set(full) - set(self._columns):
             raise ValueError(f"no columns {sorted(unknown)}")

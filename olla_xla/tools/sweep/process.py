@@ -22,13 +22,8 @@ KILLED = "killed"
 def run_process(
     cell: Cell, settings: SweepSettings, program: str = "olla_xla.tools.sweep.cell"
 ) -> dict[str, Any]:
-    """Runs a cell in a fresh process; if that fails, the row has `error`, and nothing is raised.
-
-    Args:
-      cell, settings: the request. program: the module that answers it.
-
-    Returns:
-      The row's fields besides those that name the cell.
+    """Runs a cell of a sweep (model, batch size, ...) in a fresh process; `error` says if it fails.
+    Returns the row's fields besides those that name the cell. `program`: the module that is run.
     """
     request = json.dumps({**dataclasses.asdict(cell), "settings": dataclasses.asdict(settings)})
     try:
@@ -37,25 +32,22 @@ def run_process(
         return {"error": f"this row took longer than {settings.cell_timeout:g} s"}
     if child.code == -signal.SIGKILL:
         return {"error": KILLED}
-    found = child.answer
-    return {"error": child.trouble} if found is None else found
+    row = child.answer
+    return {"error": child.trouble} if row is None else row
 
 
 def run_dask(
     grid: Sequence[Cell], settings: SweepSettings, address: str
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Runs cells on a Dask cluster, and yields each with its row as it ends.
+    """Runs cells (rows' models, batch sizes, ...) on a Dask cluster; yields each with its row.
 
-    The workers need olla_xla installed. The cluster decides how many cells run at a time: start
-    each worker with one thread for each cell that its memory holds.
+    They come as they end. The workers need olla_xla installed. The cluster decides how many run at
+    a time: start each worker with one thread for each cell that its memory holds. Raises InputError
+    if Dask is not installed or there is no scheduler, OllaError if the cluster went away.
 
     Args:
       grid: what to run. settings: common to all.
       address: of the cluster's scheduler, as tcp://host:8786.
-
-    Raises:
-      InputError: Dask is not installed, or there is no scheduler.
-      OllaError: the cluster went away.
     """
     try:
         from distributed import Client, as_completed
@@ -88,7 +80,7 @@ def run_local(
     worker_bytes: int,
     run: Callable[[Cell, SweepSettings], dict[str, Any]] = run_process,
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Runs cells and yields each with its row, in the order they end.
+    """Runs cells (rows' models, batch sizes, ...); yields each with its row, as they end.
 
     Another process is started only while `worker_bytes` are available. A cell whose process was
     killed while others ran is run again when none does.
