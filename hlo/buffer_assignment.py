@@ -12,7 +12,7 @@ from hlo.shapes import ShapeIndex
 
 @dataclasses.dataclass(frozen=True)
 class Assigned:
-    """A logical buffer in an allocation: its id, defining instruction, shape index, and place."""
+    """A logical buffer of XLA: what defines it, and its allocation, offset and size in bytes."""
 
     id: int
     instruction: str
@@ -86,13 +86,13 @@ class BufferAssignment:
 
     @property
     def elsewhere(self) -> dict[str, int]:
-        """Bytes of allocations outside the main memory, by the memory's name, such as "VMEM"."""
-        found: dict[str, int] = {}
+        """Maps names of memories outside the main one, such as "VMEM", to bytes allocated there."""
+        size_by_memory: dict[str, int] = {}
         names = platform(self.target).other_memories
         for a in self.allocations:
             if a.color in names and a.size:
-                found[names[a.color]] = found.get(names[a.color], 0) + a.size
-        return found
+                size_by_memory[names[a.color]] = size_by_memory.get(names[a.color], 0) + a.size
+        return size_by_memory
 
     @property
     def temporary_bytes(self) -> int:
@@ -121,7 +121,7 @@ def assignment_from_bytes(
 def read_dump(
     path: str | Path, target: str = "cpu"
 ) -> tuple[xla_pb2.HloModuleProto, BufferAssignment]:
-    """Reads an *after_optimizations.hlo.pb dump: module, buffer assignment. Raises HloError."""
+    """Reads an *after_optimizations.hlo.pb dump: (module, buffer assignment). Raises HloError."""
     proto = xla_pb2.HloProto()
     try:
         proto.ParseFromString(read_regular(path))

@@ -29,12 +29,12 @@ def _places(extent: int, out: int, window: xla_pb2.WindowDimension) -> int:
     """Counts pairs (output position, window element) that read an input element, not padding.
 
     Args:
-      extent: the input's, in one spatial dimension. out: the output's. window: that dimension's.
+      extent, out: extents of input and output in one dimension. window: of that dimension.
     """
     base, spread = max(window.base_dilation, 1), max(window.window_dilation, 1)
     stride = max(window.stride, 1)
     step = base // math.gcd(stride, base)
-    found = 0
+    pairs = 0
     for k in range(window.size):
         # The window's place p reads base * x = p * stride + k * spread - padding.
         shift = k * spread - window.padding_low
@@ -44,5 +44,5 @@ def _places(extent: int, out: int, window: xla_pb2.WindowDimension) -> int:
             (p for p in range(first, first + step) if (p * stride + shift) % base == 0), None
         )
         if start is not None and start <= last:
-            found += (last - start) // step + 1
-    return found
+            pairs += (last - start) // step + 1
+    return pairs

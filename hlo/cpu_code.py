@@ -62,17 +62,18 @@ def runs_as_one(i: Instruction) -> bool:
 
 
 def one_function(module: Module) -> dict[Computation, tuple[Computation, ...]]:
-    """Finds the computations that XLA:CPU compiles into one function because `runs_as_one`.
+    """Finds the computations that XLA:CPU compiles into one function, not each by itself.
 
-    Returns each of them -> all computations of its function, those of the outermost such call.
+    A call that `runs_as_one` is compiled with all that it runs. Returns each such computation ->
+    all computations of its function, those of the outermost such call.
     """
     calls = [i for c in module.control_computations for i in c.instructions if runs_as_one(i)]
-    found: dict[Computation, tuple[Computation, ...]] = {}
+    functions: dict[Computation, tuple[Computation, ...]] = {}
     for call in calls:
         together = tuple(after_needs(call.called, _run_by))
         for computation in together:
-            found[computation] = max(together, found.get(computation, ()), key=len)
-    return found
+            functions[computation] = max(together, functions.get(computation, ()), key=len)
+    return functions
 
 
 def _run_by(computation: Computation) -> list[Computation]:
@@ -80,7 +81,7 @@ def _run_by(computation: Computation) -> list[Computation]:
 
 
 def _ends_in_parts(body: Computation) -> bool:
-    """Whether a fusion ends in a concatenate, after which only opcodes outside `_LOOPED` follow."""
+    """Whether a fusion's root is a concatenate, or made of one only by opcodes not in `_LOOPED`."""
     roots = [] if body.root is None else [body.root]
     before = after_needs(roots, lambda i: () if i.opcode in _LOOPED else i.operands)
     return any(i.opcode == "concatenate" for i in before)

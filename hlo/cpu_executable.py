@@ -30,7 +30,7 @@ from hlo.wire import Message, read_varint, varint
 class CpuThunk(GpuThunk):
     """One step of a CPU executable, such as a kernel, a library call, a copy or a loop.
 
-    A loop reads its condition's result, a conditional the number of the branch.
+    A loop accesses its condition's result, a conditional the number of the branch.
 
     Attributes:
       inner: nested sequences: a loop's condition and body, a conditional's branches.
@@ -157,8 +157,8 @@ class CpuExecutable:
         for b in self.assignment.buffer_allocations:
             if not (b.is_constant or b.is_entry_computation_parameter):
                 for a in b.assigned:
-                    found = holders.setdefault(Slice(b.index, a.offset, a.size), set())
-                    found |= arrays[a.logical_buffer_id]
+                    held = holders.setdefault(Slice(b.index, a.offset, a.size), set())
+                    held |= arrays[a.logical_buffer_id]
         return frozenset(
             (thunk.number, k)
             for thunk in self.flat
@@ -168,7 +168,7 @@ class CpuExecutable:
         )
 
     def _operands(self) -> dict[str, set[str]]:
-        """Maps a call's name to the names of instructions whose values its operands may hold."""
+        """Maps each call's name to the names of instructions whose values its operands may be."""
         every = {i.id: i for c in self._module.computations for i in c.instructions}
         roots = {c.id: c.root_id for c in self._module.computations}
         home = {i.id: c.id for c in self._module.computations for i in c.instructions}
@@ -190,11 +190,11 @@ class CpuExecutable:
             return [(o, index) for o in (*given, *(roots[c] for c in i.called_computation_ids))]
 
         calls = [i for i in every.values() if i.opcode == "call"]
-        found = {i.name: after_needs([(k, ()) for k in i.operand_ids], handed_on) for i in calls}
-        return {name: {every[k].name for k, _ in given} for name, given in found.items()}
+        reached = {i.name: after_needs([(k, ()) for k in i.operand_ids], handed_on) for i in calls}
+        return {name: {every[k].name for k, _ in given} for name, given in reached.items()}
 
     def _sequence(self, sequence: Message) -> tuple[CpuThunk, ...]:
-        """Parses the thunks of a ThunkSequenceProto, and appends each one's slices to `_slices`."""
+        """Parses a ThunkSequenceProto; adds each thunk's slices of memory to `_slices`."""
         _known(sequence, {1, 2}, "a sequence of thunks")
         return tuple(self._thunk(thunk) for thunk in sequence.messages(1))
 
@@ -213,12 +213,12 @@ class CpuExecutable:
             _known(body, {*others, *sequences, reads}, said)
             accesses = _accesses(body, {reads: (_PLAIN, _READ)} if reads else {}, slices, said)
             inner = [body.messages(n) for n in sequences]
-            found = tuple(self._sequence(sequence) for some in inner for sequence in some)
+            nested = tuple(self._sequence(sequence) for some in inner for sequence in some)
             counted = flow is Flow.LOOP and body.message(_TRIPS).integer(2) == 1
-            if flow is not Flow.BRANCH and len(found) != len(sequences):
-                raise HloError(f"{said} has {len(found)} sequences")
+            if flow is not Flow.BRANCH and len(nested) != len(sequences):
+                raise HloError(f"{said} has {len(nested)} sequences")
             return CpuThunk(
-                name, kind, tuple(accesses), flow, found, number=number, counted=counted
+                name, kind, tuple(accesses), flow, nested, number=number, counted=counted
             )
         if field in _THUNKS:
             others, fields = _THUNKS[field]
@@ -241,7 +241,7 @@ class CpuExecutable:
         Args:
           places: the slice of each access, by thunk's number, then in order of its accesses.
           sizes: allocation -> its new size in bytes; others keep theirs.
-          values: logical buffer -> its new (allocation, offset); others keep theirs.
+          values: logical buffer -> its new (allocation, offset in bytes); others keep theirs.
         """
         proto = xla_pb2.BufferAssignmentProto()
         proto.CopyFrom(self.assignment)
@@ -268,12 +268,12 @@ class CpuExecutable:
         return self._encoded(nowhere, b"")
 
     def _encoded(self, places: Sequence[Sequence[Slice]], assignment: bytes) -> bytes:
-        """Serializes a copy with other slices and another serialized BufferAssignmentProto."""
+        """Serializes a copy with the slices in `places` (see `relocated`) and this assignment."""
         other = CpuExecutable(self.data)  # its messages are changed, not these
         for slices, row in zip(other._slices, places, strict=True):
-            for found, place in zip(slices, row, strict=True):
-                found.set_integer(3, place.allocation)
-                found.set_integer(1, place.offset)
+            for message, place in zip(slices, row, strict=True):
+                message.set_integer(3, place.allocation)
+                message.set_integer(1, place.offset)
         other._result.set_blob(2, assignment)
         other._outer.set_blob(1, other._result.encode())
         return varint(len(other._head)) + other._head + other._outer.encode()
@@ -288,14 +288,19 @@ def _known(message: Message, numbers: set[int], said: str) -> None:
 def _accesses(
     body: Message, fields: Mapping[int, _Form], slices: list[Message], said: str
 ) -> Iterator[Access]:
-    """Yields an Access for each slice in a thunk's `fields`; appends their messages to `slices`."""
+    """Yields an Access for each slice of memory in `fields` of a thunk's message.
+
+    Args:
+      fields: number -> path of fields to the slice, whether it is read, and whether written.
+      slices: their messages are added to it. said: the thunk's name in errors.
+    """
     for field, (path, (reads, writes)) in fields.items():
-        for found in body.messages(field):
+        for message in body.messages(field):
             shape = b""
             for step in path:
-                _known(found, {1, 2}, f"a slice of {said}")
-                shape, found = found.message(3 - step).encode(), found.message(step)
-            _known(found, _SLICE_FIELDS, f"a slice of {said}")
-            place = Slice(found.integer(3), found.integer(1), found.integer(2))
-            slices.append(found)
+                _known(message, {1, 2}, f"a slice of {said}")
+                shape, message = message.message(3 - step).encode(), message.message(step)
+            _known(message, _SLICE_FIELDS, f"a slice of {said}")
+            place = Slice(message.integer(3), message.integer(1), message.integer(2))
+            slices.append(message)
             yield Access(place, reads, writes, shape)

@@ -20,19 +20,19 @@ _CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
 
 
 def groups_listed(data: bytes) -> bytes:
-    """A key of a serialized instruction, equal however it spells its device groups.
+    """Returns a serialized instruction whose device groups are spelt in one way, as a key.
 
     Raises HloError if `data` is no instruction.
     """
     message = Message(data)
     if not message.numbers() & _WAYS:
         return data
-    found = device_groups(message)
-    return data if found is None else message.without(_WAYS).encode() + repr(found).encode()
+    groups = device_groups(message)
+    return data if groups is None else message.without(_WAYS).encode() + repr(groups).encode()
 
 
 def participants(data: bytes) -> bytes:
-    """A key of which devices a serialized collective lets exchange data. Raises HloError."""
+    """Returns a key, equal only for serialized collectives of the same devices. Raises HloError."""
     message = Message(data)
     others = message.numbers() - {*_WAYS, _CHANNEL, _PAIRS, _GLOBAL}
     return groups_listed(message.without(others).encode())
@@ -48,15 +48,15 @@ def device_groups(instruction: Message) -> Groups | None:
         return None
     (way,) = written
     if way == _GROUPS:
-        found = _listed(instruction.messages(_GROUPS))
+        groups = _listed(instruction.messages(_GROUPS))
     elif way == _LIST:
         whole = instruction.message(_LIST)
-        found = _listed(whole.messages(1)) if whole.numbers() <= {1} else None
+        groups = _listed(whole.messages(1)) if whole.numbers() <= {1} else None
     elif way == _IOTA:
-        found = _reshaped(instruction.message(_IOTA))
+        groups = _reshaped(instruction.message(_IOTA))
     else:
-        found = _along_axes(instruction.message(_MESH))
-    return None if found is None else tuple(sorted(found))
+        groups = _along_axes(instruction.message(_MESH))
+    return None if groups is None else tuple(sorted(groups))
 
 
 def _listed(groups: list[Message]) -> list[tuple[int, ...]]:
@@ -64,7 +64,10 @@ def _listed(groups: list[Message]) -> list[tuple[int, ...]]:
 
 
 def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
-    """Groups of an IotaReplicaGroupListProto: 0, 1, ... reshaped, transposed and cut; or None."""
+    """Lists the groups of an IotaReplicaGroupListProto: 0, 1, ... reshaped, transposed and cut.
+
+    None if its sizes do not fit together.
+    """
     extents, order = list(_numbers(iota.blob(3))), list(_numbers(iota.blob(4)))
     size = iota.integer(2)
     if not extents or size < 1 or iota.integer(1) * size != math.prod(extents):
@@ -73,7 +76,10 @@ def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
 
 
 def _along_axes(groups: Message) -> list[tuple[int, ...]] | None:
-    """Groups of a MeshAxesReplicaGroupListProto; None if it reorders devices or splits axes."""
+    """Lists the groups of a MeshAxesReplicaGroupListProto.
+
+    None if it gives devices in another order, or parts of axes.
+    """
     mesh = groups.message(1)
     axes = groups.messages(2)
     if mesh.numbers() != {1} or any(axis.numbers() - {1} for axis in axes):

@@ -24,7 +24,7 @@ def is_asynchronous(i: Instruction) -> bool:
 
 
 def is_transfer(i: Instruction) -> bool:
-    """Whether it is a collective of `REPEATABLE`, or an asynchronous start, update or done."""
+    """Whether `i` is a collective that may run again (`REPEATABLE`), or a start, update or done."""
     return i.opcode in REPEATABLE or is_asynchronous(i)
 
 
@@ -55,9 +55,9 @@ def run_by(i: Instruction) -> Instruction | None:
 
 
 def asked(i: Instruction) -> bytes:
-    """A key of a collective, equal where device groups and options are, whatever the channel.
+    """Returns a key of a collective, equal where device groups and options are.
 
-    The result's shape and the backend config are left out too.
+    The channel's number, the result's shape and the backend config are left out.
     """
     copy = xla_pb2.HloInstructionProto.FromString(i.attributes)
     copy.ClearField("shape")
@@ -67,7 +67,7 @@ def asked(i: Instruction) -> bytes:
 
 
 def reduction(i: Instruction) -> tuple[Any, ...]:
-    """A key of the computations with which a collective reduces, equal where they compute alike."""
+    """Returns a key of the computations by which a collective reduces, equal if they are alike."""
     return tuple(_form(c) for c in i.called)
 
 

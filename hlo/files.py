@@ -34,10 +34,8 @@ def read_own(path: str | os.PathLike[str], largest: int = 2**28) -> bytes:
     """Returns the bytes of a file that only this process's user and root can have written.
 
     Its folder and the file belong to one of them, neither group nor others may write to either, and
-    the file is no link. Both are checked as they were opened, so neither can be exchanged.
-
-    Raises:
-      OSError: it cannot be read, others may have written it, or it has over `largest` bytes.
+    the file is no link. Both are checked as they were opened, so neither can be exchanged. Raises
+    OSError if it cannot be read, others may have written it, or it has over `largest` bytes.
     """
     above, name = os.path.split(path)
     folder = os.open(above or os.curdir, _READ | os.O_DIRECTORY)
@@ -51,8 +49,7 @@ def read_own(path: str | os.PathLike[str], largest: int = 2**28) -> bytes:
 def own_folder(path: str | os.PathLike[str]) -> None:
     """Makes a folder, if it is missing, that only this process's effective user can write to.
 
-    Raises:
-      OSError: it cannot be made or written to, or is one that others than root may write to.
+    Raises OSError if it cannot be made or written to, or is one that others than root may write to.
     """
     os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
     try:
@@ -69,10 +66,9 @@ def is_own(found: os.stat_result) -> bool:
 
 
 def unpacked(data: bytes, largest: int = LARGEST) -> bytes:
-    """`data` decompressed if it is in gzip's format; else `data` itself.
+    """Decompresses data in gzip's format; returns other data as it is.
 
-    Raises:
-      OSError: the packed data is damaged, or what it holds is larger than `largest`.
+    Raises OSError if the packed data is damaged, or what it holds is larger than `largest`.
     """
     if not data.startswith(_GZIP):
         return data
@@ -90,16 +86,18 @@ def unpacked(data: bytes, largest: int = LARGEST) -> bytes:
 
 
 def _read(file: int, largest: int, *, own: bool = False) -> bytes:
-    """Reads an open file descriptor of a regular file, checks its size and owner, and closes it."""
+    """Reads and closes a regular file that is open. OSError if it has over `largest` bytes or, with
+    `own`, others than this process's user and root may write to it.
+    """
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         if own:
-            _check_own(found)
+            _check_own(status)
         with open(file, "rb", closefd=False) as opened:
-            data = opened.read(largest + 1) if found.st_size <= largest else b""
-        if found.st_size > largest or len(data) > largest:
+            data = opened.read(largest + 1) if status.st_size <= largest else b""
+        if status.st_size > largest or len(data) > largest:
             raise _too_large(largest)
         return data
     finally:

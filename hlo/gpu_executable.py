@@ -142,7 +142,7 @@ def cut_down(data: bytes, names: Collection[str], decompress: Decompress) -> byt
 
 
 def _keep(holder: Message, number: int, names: Collection[str]) -> None:
-    """Removes from a field, in place, all thunks but those of `names`; also nested thunks."""
+    """Removes all thunks of a field, nested ones too, but those that run the named instructions."""
     holder.keep(number, lambda thunk: Message(thunk.blob(1)).blob(1).decode() in names)
     for thunk in holder.messages(number):
         for field in thunk.numbers() & FLOWS.keys():
@@ -159,7 +159,7 @@ _OPTIONS, _PLACES, _THUNKS = 1, (2, 10, 11), 13
 
 
 def _proto(data: bytes, decompress: Decompress) -> Message:
-    """Unpacks the GpuExecutableProto of an executable, without fields stored separately."""
+    """Finds the GpuExecutableProto of an executable, without fields stored separately."""
     length, start = read_varint(data, 0)  # IFRT's own metadata come first
     rest = data[start + length :]
     if is_split(rest):
@@ -198,8 +198,8 @@ def _output(entry: Message) -> tuple[ShapeIndex, Output]:
     info = Message(entry.blob(2))
     alias = None
     if 3 in info.numbers():
-        found = info.message(3)
-        alias = found.integer(2), packed_integers(found.blob(3))
+        donation = info.message(3)
+        alias = donation.integer(2), packed_integers(donation.blob(3))
     return packed_integers(Message(entry.blob(1)).blob(1)), Output(info.integer(1), alias)
 
 
@@ -244,39 +244,35 @@ def _accesses(body: Message, fields: Mapping[int, tuple], written: tuple[int, ..
     for number, parts in fields.items():
         for k, holder in enumerate(body.messages(number)):
             for path, role in parts:
-                found = _below(holder, path)
-                if found is None:
+                holding = _below(holder, path)
+                if holding is None:
                     continue
-                place = Slice(found.integer(3), found.integer(1), found.integer(2))
+                place = Slice(holding.integer(3), holding.integer(1), holding.integer(2))
                 if role is Role.FLAGGED:
                     role = Role.WRITE if k < len(written) and written[k] else Role.READ
                 yield Access(place, role is not Role.WRITE, role is not Role.READ)
 
 
 def _text(body: Message, path: tuple[int, ...]) -> str:
-    """The string field at the end of a path of field numbers; "" if a message on it is missing."""
+    """Returns the string at the end of a path of field numbers; "" if one on it is missing."""
     holder = _below(body, path[:-1])
     return holder.blob(path[-1]).decode() if path and holder is not None else ""
 
 
 def _below(holder: Message, path: tuple[int, ...]) -> Message | None:
-    """The submessage at the end of a path of field numbers; None if one on it is missing."""
+    """Returns the message at the end of a path of field numbers; None if one on it is missing."""
     for number in path:
-        found = holder.messages(number)
-        if not found:
+        submessages = holder.messages(number)
+        if not submessages:
             return None
-        holder = found[0]
+        holder = submessages[0]
     return holder
 
 
-# The slices of arrays that a GPU's dynamic_slice_fusion thunks work on, as XLA computes
-# addresses.
-#
-# Such a thunk has a piece of an operand or of a result in each iteration of a loop. The host
-# computes where it begins, from the number of the iteration, and does not read the module's
+# A dynamic_slice_fusion thunk has a piece of an operand or of a result in each iteration of a loop.
+# The host computes where it begins, from the iteration's number, and does not read the module's
 # index. Messages: DynamicSliceFusionThunkProto (xla/backends/gpu/runtime/thunk.proto),
 # DynamicSliceConfig (xla/service/gpu/backend_configs.proto).
-
 
 THUNK = 60
 """Number of the field of a ThunkProto that such a thunk is in."""
@@ -296,7 +292,7 @@ class MovingSlice(NamedTuple):
       is_cut: whether it is a part of that array, and not the whole.
       loop: which enclosing loop's iterations count, 0 the innermost; None where none does.
       start, stride: in bytes; the slice begins at start + stride * iteration.
-      table: where it begins by iteration instead, or ().
+      table: the bytes at which it begins, by iteration, instead; or ().
     """
 
     is_result: bool
@@ -310,7 +306,7 @@ class MovingSlice(NamedTuple):
     table: tuple[int, ...] = ()
 
     def offset(self, iterations: tuple[int, ...]) -> int:
-        """Byte offset of the slice, for an iteration number of each loop, outermost first.
+        """Returns the slice's offset in bytes, given the iteration of each loop, outermost first.
 
         XLA counts 0 where there is no such loop, and a table's last entry is used from then on.
         """
@@ -325,22 +321,22 @@ class MovingSlice(NamedTuple):
 def moving_slices(body: Message) -> tuple[MovingSlice, ...]:
     """Reads the operands, then the results, of a DynamicSliceFusionThunkProto as MovingSlices."""
     sizes = {part.integer(1): part.integer(2) for part in body.messages(_PARTS)}
-    found: list[MovingSlice] = []
+    slices: list[MovingSlice] = []
     for kind in (_PARAMETERS, _RESULTS):
         for entry in body.messages(kind):
             plain = MovingSlice(
                 kind == _RESULTS,
                 entry.integer(_NUMBER[kind]),
-                sizes.get(len(found), 0),
+                sizes.get(len(slices), 0),
                 packed_integers(Message(entry.blob(_SHAPE[kind])).blob(_DIMENSIONS)),
             )
             config = entry.messages(_CONFIG[kind])
-            found.append(_configured(plain, config[0]) if config else plain)
-    return tuple(found)
+            slices.append(_configured(plain, config[0]) if config else plain)
+    return tuple(slices)
 
 
 def embedded_thunks(body: Message) -> list[Message]:
-    """The ThunkProtos that a dynamic-slice fusion thunk runs; their allocations are its slices."""
+    """Lists ThunkProtos that a dynamic-slice fusion runs; allocation k is its moving slice k."""
     return [thunk for sequence in body.messages(_EMBEDDED) for thunk in sequence.messages(1)]
 
 

@@ -40,8 +40,8 @@ class ThunkKind(NamedTuple):
 
     Attributes:
       name: as in the proto.
-      fields: number of a field -> for each slice in one of its messages, the path of fields to
-        it, and its role.
+      fields: field number -> for each slice in a message of it, the path of fields to the slice,
+        and whether it is read or written.
       written: number of the field with flags, one for each flagged slice; or 0.
       kernel: path of fields to the name of the function that it launches; or ().
     """
@@ -58,13 +58,17 @@ _MAYBE: Path = (1, 1)  # a NullableShapedSliceProto
 
 
 def _all(path: Path, **roles: tuple[int, ...]) -> Fields:
-    """Makes `ThunkKind.fields`: the given fields `reads`, `writes`, `both`, all with one path."""
+    """Makes `ThunkKind.fields` for fields that all have their slices of memory at one path.
+
+    Args:
+      path: of fields, to the slice. roles: numbers of the fields, as `reads`, `writes` and `both`.
+    """
     of = {"reads": Role.READ, "writes": Role.WRITE, "both": Role.BOTH}
     return {k: ((path, of[role]),) for role, numbers in roles.items() for k in numbers}
 
 
 def _exchanged(number: int) -> Fields:
-    """A collective's `ThunkKind.fields`: in field `number`, slices read and slices written."""
+    """Makes a collective's `ThunkKind.fields`: field `number` has slices it reads and writes."""
     return {number: (((2, 1), Role.READ), ((3, 1), Role.WRITE))}
 
 

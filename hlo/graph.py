@@ -28,11 +28,8 @@ _Shape = xla_pb2.ShapeProto
 class MutableComputation:
     """An HLO computation that can be changed; `MutableModule.finish` writes it into the proto.
 
-    Args:
-      module: that it belongs to. computation: as the module has it.
-
     Attributes:
-      computation: as given; callers set fields in it other than the instructions.
+      computation: as its module has it; callers set fields in it other than the instructions.
       early: ids of instructions that were added with `early=True`.
     """
 
@@ -57,8 +54,6 @@ class MutableComputation:
             self._is_local = any(k not in self._by_id for k in sequence)
             self._order = [k if k in self._by_id else high | k for k in sequence]
 
-    # What is there.
-
     @functools.cached_property
     def _by_name(self) -> dict[str, _Instruction]:
         return {i.name: i for i in self._by_id.values()}
@@ -73,7 +68,7 @@ class MutableComputation:
 
     @property
     def order(self) -> list[int]:
-        """The list of ids in execution order, which may be changed. HloError without a schedule."""
+        """Returns the execution order, a list of ids that may be changed. HloError without one."""
         if self._order is None:
             raise HloError(f"{self.computation.name} has no schedule; dump it after scheduling")
         return self._order
@@ -111,14 +106,12 @@ class MutableComputation:
         return self._order is not None
 
     def added(self) -> list[_Instruction]:
-        """Added instructions that no place was given for, so that they are not scheduled yet."""
+        """Lists instructions that were added without a place, so are not scheduled yet."""
         return [self._by_id[k] for k in self._new if k in self._by_id]
 
     def readers(self, i: _Instruction) -> list[_Instruction]:
         """All instructions of the computation that have `i` as an operand."""
         return [r for r in self._by_id.values() if i.id in r.operand_ids]
-
-    # What is new.
 
     def add(
         self,
@@ -160,14 +153,14 @@ class MutableComputation:
         return self.make("get-tuple-element", name, shape, whole, tuple_index=k)
 
     def element(self, k: int) -> _Instruction:
-        """The get-tuple-element `k` of the only parameter, a loop's state; added if missing."""
+        """Returns get-tuple-element `k` of the parameter, a loop's state; adds it if missing."""
         if k not in self._elements:
-            found = (
+            elements = (
                 i
                 for i in self.readers(self.parameter())
                 if i.opcode == "get-tuple-element" and i.tuple_index == k
             )
-            self._elements[k] = next(found, None) or self.tuple_element(self.parameter(), k)
+            self._elements[k] = next(elements, None) or self.tuple_element(self.parameter(), k)
         return self._elements[k]
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
@@ -190,8 +183,6 @@ class MutableComputation:
         if source._order is not None:
             self._order, self._is_local = [moved[k] for k in source._order], source._is_local
 
-    # What goes.
-
     def replace(
         self, old: _Instruction, new: _Instruction, but: _Instruction | None = None
     ) -> None:
@@ -205,7 +196,7 @@ class MutableComputation:
     def sweep(self, lost: Iterable[_Instruction], opcodes: Collection[str] | None = None) -> None:
         """Removes the instructions of `lost` that nothing reads, then likewise their operands.
 
-        Parameters, roots and side effects stay; with `opcodes`, all other opcodes too.
+        The root and side effects stay, and parameters or, with `opcodes`, all other opcodes.
         """
         count: dict[int, int] = dict.fromkeys(self._by_id, 0)
         for i in self._by_id.values():
@@ -245,8 +236,6 @@ class MutableComputation:
         if self._order is not None:
             self._order = [k for k in self._order if k not in gone]
 
-    # Orders.
-
     def reorder(self) -> None:
         """Sorts the list of instructions into XLA's post-order; the execution order stays."""
         self._insert()
@@ -267,7 +256,7 @@ class MutableComputation:
             sequence.instruction_ids[:] = ids
 
     def _insert(self) -> None:
-        """Puts what was added `before` or `after` an instruction into the list and the order."""
+        """Moves instructions added `before` or `after` others there, in the list and the order."""
 
         def inserted(ids: Iterable[int]) -> list[int]:
             return [n for k in ids for n in (*before.get(k, ()), k, *after.get(k, ()))]
@@ -285,11 +274,8 @@ class MutableComputation:
 class MutableModule:
     """An HLO module that can be changed, computation by computation, and written back to its proto.
 
-    Args:
-      proto: of the module, changed in place.
-
     Attributes:
-      proto: as given. computations: by id, added ones included.
+      proto: of the module, changed in place. computations: by id, added ones included.
     """
 
     def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
@@ -321,22 +307,18 @@ class MutableModule:
     def find(
         self, names: Collection[str], within: Collection[int] | None = None
     ) -> list[tuple[MutableComputation, _Instruction]]:
-        """Finds the instructions with these names: (computation, instruction), in the module's
-        order.
+        """Finds the instructions with these names: (computation, instruction), in module order.
 
-        `within` has ids of the only computations that they may be in; None: of any.
-
-        Raises:
-          HloError: the module lacks one of the names.
+        `within` has ids of the only computations searched, None: all. HloError if one is missing.
         """
-        found: dict[str, int] = {}
+        holders: dict[str, int] = {}
         for c in self.proto.computations if names else ():
             for i in c.instructions if within is None or c.id in within else ():
                 if i.name in names:
-                    found.setdefault(i.name, c.id)
-        if lost := [name for name in names if name not in found]:
+                    holders.setdefault(i.name, c.id)
+        if lost := [name for name in names if name not in holders]:
             raise HloError(f"the module has no instruction {lost[0]}; plan it again")
-        return [(home, home.named(name)) for name, k in found.items() for home in [self.body(k)]]
+        return [(home, home.named(name)) for name, k in holders.items() for home in [self.body(k)]]
 
     def new_computation(
         self, computation: _Computation, after: int | None = None
@@ -364,7 +346,7 @@ class MutableModule:
             relist(self.proto.computations, listed)
 
     def _called(self, listed: Sequence[_Computation]) -> list[_Computation]:
-        """Returns the computations that the entry reaches, callees first; unschedules others."""
+        """Lists the computations that the entry reaches, callees first; drops others' schedules."""
         calls = {
             c.id: [k for i in c.instructions for k in i.called_computation_ids] for c in listed
         }

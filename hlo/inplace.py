@@ -27,7 +27,10 @@ _ELEMENTWISE = frozenset(
 
 
 def in_place_pairs(i: Instruction, target: str) -> list[Pair]:
-    """Lists which results of `i` must have the buffer of which operands, by XLA's rules."""
+    """Lists where XLA's rules put a result of `i` into the buffer of one of its operands.
+
+    Each is (operand number, index within the operand, index within the result).
+    """
     if i.opcode in _DEFAULT_IN_PLACE:
         aside = i.opcode == "all-reduce" and not platform(target).all_reduces_in_place
         return [] if aside else _default_pairs(i)
@@ -79,9 +82,9 @@ def _fusion_pairs(fusion: Instruction, target: str) -> list[Pair]:
 
 
 def _follow(i: Instruction, index: ShapeIndex, target: str) -> tuple[Instruction, ShapeIndex]:
-    """Finds the (instruction, index) that defined a value, behind all that moves nothing.
+    """Follows a value back to the (instruction, shape index) that computes it.
 
-    Those are tuples, get-tuple-elements and opcodes of `Platform.moves_nothing`.
+    Skips tuples, get-tuple-elements and opcodes of `Platform.moves_nothing`.
     """
     while i.opcode == "tuple" and index:
         i, index = i.operands[index[0]], index[1:]
@@ -138,7 +141,7 @@ def can_share(
 ) -> bool:
     """Whether `user`'s result at `user_index` may overwrite `operand` at `operand_index`.
 
-    The operand must die at `user`, of which `pairs` are the `in_place_pairs`.
+    Assumes that nothing reads the operand later; `pairs` are the `in_place_pairs` of `user`.
     """
     if user.custom_call_target.startswith("__cublas$lt$matmul") and user_index == (1,):
         return False
@@ -225,7 +228,10 @@ _SPECIAL = ("scatter", "sort", "dynamic-update-slice")
 
 
 def _plainly_reached(start: Instruction, hero: Instruction | None) -> set[Instruction] | None:
-    """Returns `_walk_gpu` from a parameter `start` to results outside `_SPECIAL`; cached."""
+    """Finds what depends on a parameter; None if some step changes the order of its elements.
+
+    That is `_walk_gpu`, cached, for results that are not of `_SPECIAL` (such as a scatter).
+    """
     known = start.computation.reached
     if (start, hero) not in known:
         known[start, hero] = _walk_gpu(start, None, hero, ())
@@ -235,10 +241,10 @@ def _plainly_reached(start: Instruction, hero: Instruction | None) -> set[Instru
 def _walk_gpu(
     start: Instruction, source: Instruction | None, hero: Instruction | None, index: ShapeIndex
 ) -> set[Instruction] | None:
-    """Returns all that a parameter reaches; None if some step changes the iteration order.
+    """Finds what depends on a parameter; None if some step changes the order of its elements.
 
-    `source` is the result's instruction, below a bitcast, if one of `_SPECIAL`; else None. The
-    walk ends at `hero`, the fusion's reduce; `index` is the result's.
+    `source` is the result's instruction, below a bitcast, if one of `_SPECIAL`; else None. The walk
+    ends at `hero`, the fusion's reduce; `index` is the result's.
     """
     visited = {start}
     queue = [start]

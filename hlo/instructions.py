@@ -22,13 +22,13 @@ class Names:
 
     def new(self, name: str) -> str:
         """Returns `name`, with a number added if it is in use, and marks the result as used."""
-        found = name
+        unused = name
         for k in itertools.count(1):
-            if found not in self._taken:
+            if unused not in self._taken:
                 break
-            found = f"{name}.{k}"
-        self._taken.add(found)
-        return found
+            unused = f"{name}.{k}"
+        self._taken.add(unused)
+        return unused
 
     def claim(self, name: str) -> str:
         """Returns `name` and marks it as used. Raises HloError if it is used already."""

@@ -27,8 +27,10 @@ _PASSED_OVER = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"
 class InvariantLoads(NamedTuple):
     """GPU fusions with an operand that must not be loaded as invariant, and those that do so.
 
+    Another kernel may write it while they run, which an invariant load may not see.
+
     Attributes:
-      marked: number of fusions that XLA marks so.
+      marked: number of fusions with a kernel that XLA marks so.
       wrong: (marked fusion, the fusion for which its kernel was compiled, without its mark).
     """
 
@@ -37,7 +39,9 @@ class InvariantLoads(NamedTuple):
 
 
 def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
-    """Counts fusions marked by `MARK`, and finds those that run a kernel compiled without the mark.
+    """Counts fusions with operands that XLA marks as not invariant, and finds their wrong kernels.
+
+    Wrong are those that were compiled for a fusion without the mark (`MARK`).
 
     Args:
       module: the executable's, serialized. executable: as it was read.
@@ -61,8 +65,9 @@ def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
 def shared_marks(module: Module) -> dict[str, str]:
     """Finds fusions that will share a kernel with one that XLA marks, and should have its mark too.
 
-    Fusions that differ in constants, for example, count as equal though XLA may distinguish them: a
-    superfluous mark only makes a load coherent that need not be.
+    The mark lists operands that are not to be loaded as invariant. Fusions that differ in
+    constants, for example, count as equal though XLA may distinguish them: a superfluous mark only
+    makes a load coherent that need not be.
 
     Args:
       module: a scheduled one, before XLA has marked it.
@@ -80,19 +85,19 @@ def shared_marks(module: Module) -> dict[str, str]:
             read = {k for k, o in enumerate(fusion.operands) if _comes_from(o, product)}
             if read:
                 marks.setdefault(fusion, set()).update(read)
-    found: dict[str, str] = {}
+    mark_by_name: dict[str, str] = {}
     for group in alike.values():
         if len(group) < 2 or not any(i in marks for i in group):
             continue
         for same in _by_code(group):
             operands = sorted(set().union(*(marks.get(i, ()) for i in same)))
             if operands and len(same) > 1:
-                found |= dict.fromkeys((i.name for i in same), ",".join(map(str, operands)))
-    return found
+                mark_by_name |= dict.fromkeys((i.name for i in same), ",".join(map(str, operands)))
+    return mark_by_name
 
 
 def _launches(schedule: Sequence[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:
-    """Yields (product, fusion): each Triton matrix product, and the fusion that it launches."""
+    """Yields each Triton matrix product and the fusion after it, which XLA lets it launch early."""
     working = [i for i in schedule if i.opcode not in _PASSED_OVER]
     for i, following in zip(working, working[1:], strict=False):
         if following.opcode == "fusion" and _is_product(i):
@@ -122,10 +127,10 @@ def _comes_from(operand: Instruction, product: Instruction) -> bool:
 
 def _by_code(fusions: Sequence[Instruction]) -> Iterator[list[Instruction]]:
     """Groups fusions whose bodies are equal but for names, constants and other attributes."""
-    found: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
+    groups: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
     for i in fusions:
-        found[_code(i.called[0])].append(i)
-    yield from found.values()
+        groups[_code(i.called[0])].append(i)
+    yield from groups.values()
 
 
 def _code(body: Computation) -> Hashable:

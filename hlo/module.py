@@ -70,7 +70,7 @@ class Instruction:
 
     @property
     def attributes(self) -> bytes:
-        """Serialized attributes that define its result, with operands and called computations."""
+        """Serialized fields on which its result depends, but for operands and what it calls."""
         assert self.proto is not None
         copy = xla_pb2.HloInstructionProto()
         copy.CopyFrom(self.proto)
@@ -79,7 +79,7 @@ class Instruction:
         return copy.SerializeToString(deterministic=True)
 
     def behind(self, *opcodes: str) -> Instruction:
-        """Skips opcodes: returns this instruction or the next along first operands."""
+        """Follows first operands from this instruction to the first of none of these opcodes."""
         i = self
         while i.opcode in opcodes:
             i = i.operands[0]
@@ -162,8 +162,8 @@ class Computation:
     def parameters(self) -> list[Instruction]:
         """Parameter instructions by number; cached, so read it when the computation is complete."""
         if not self._parameters:
-            found = [i for i in self.instructions if i.opcode == "parameter"]
-            self._parameters = sorted(found, key=lambda i: i.parameter_number)
+            unsorted = [i for i in self.instructions if i.opcode == "parameter"]
+            self._parameters = sorted(unsorted, key=lambda i: i.parameter_number)
         return self._parameters
 
 
@@ -203,7 +203,7 @@ class Module:
 
     @property
     def order(self) -> dict[str, tuple[str, ...]]:
-        """Maps scheduled control computations' names to their instructions' names in order."""
+        """Maps scheduled computations that control flow runs to their instructions, by name."""
         return {
             c.name: tuple(i.name for i in c.schedule)
             for c in self.control_computations
@@ -279,11 +279,11 @@ def module_from_bytes(data: bytes) -> Module:
     """Reads a serialized HloModuleProto. Raises HloError when `data` is not one.
     The result must not be changed: equal bytes give the same object as long as one of them is held.
     """
-    found = _views.get(data)
-    if found is None:
+    view = _views.get(data)
+    if view is None:
         with without_collection():
-            found = _views[data] = module_from_proto(parse_module_proto(data))
-    return found
+            view = _views[data] = module_from_proto(parse_module_proto(data))
+    return view
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
@@ -303,15 +303,13 @@ def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
 
 
 def module_from_proto(
-    proto: xla_pb2.HloModuleProto,
-    before: Module | None = None,
-    changed: Collection[int] = (),
+    proto: xla_pb2.HloModuleProto, before: Module | None = None, changed: Collection[int] = ()
 ) -> Module:
     """Makes a Module, which is a view of a parsed proto.
 
     Args:
-      proto: of a module. before: a view of it before it was changed, whose computations that are no
-        control computations are reused instead of read again; None: all are read.
+      proto: of a module. before: a view of it before it was changed, whose computations that
+        control flow does not run are reused instead of read again; None: all are read.
       changed: ids of such computations that were changed, so they are read again.
 
     Raises:
@@ -355,13 +353,13 @@ def module_from_proto(
 
 
 def _same(before: Module, changed: Collection[int]) -> dict[int, Computation]:
-    """Maps ids to computations of `before` that can be reused: no control ones, not changed."""
+    """Maps ids to computations of `before` that are unchanged, and that control flow never runs."""
     read = {c.id for c in before.control_computations} | set(changed)
-    found: dict[int, Computation] = {}
+    unchanged: dict[int, Computation] = {}
     for c in before.computations:  # callees come first
-        if c.id not in read and all(k.id in found for i in c.instructions for k in i.called):
-            found[c.id] = c
-    return found
+        if c.id not in read and all(k.id in unchanged for i in c.instructions for k in i.called):
+            unchanged[c.id] = c
+    return unchanged
 
 
 def _check_donation(
@@ -380,7 +378,7 @@ def _check_donation(
 
 
 def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: int) -> int:
-    """Returns the module-wide id of an instruction that a schedule may name by its local id."""
+    """Returns an instruction's id in the module, of which a schedule may have only the low half."""
     if instruction_id in by_id:
         return instruction_id
     return (computation_id << 32) | instruction_id
@@ -424,7 +422,7 @@ _CALLED = {"while": 2, "call": 1, "fusion": 1}
 def _read_particulars(
     p: xla_pb2.HloInstructionProto, i: Instruction, computations: dict[int, Computation]
 ) -> None:
-    """Reads fields of `i` that only some opcodes have. HloError if it calls a wrong number."""
+    """Reads fields of `i` that only some opcodes have. HloError for a wrong number of callees."""
     i.called = tuple(computations[c] for c in p.called_computation_ids)
     if len(i.called) != _CALLED.get(i.opcode, len(i.called)):
         calls = f"{i.opcode} {i.name} calls {len(i.called)} computations"

@@ -14,7 +14,6 @@ from hlo.wire import Message, read_varint
 Decompress = Callable[[bytes], bytes]
 """Undoes Snappy; raises HloError."""
 
-
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f")
 _BLOCK = 1 << 16
 _BLOCK_HEADER, _CHUNK_HEADER = 24, 40

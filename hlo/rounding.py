@@ -46,7 +46,7 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
     """Whether an instruction's rounding may change with which operands and results share memory.
 
     Args:
-      i: of a control computation. target: "cpu" or "cuda".
+      i: in a computation that control flow runs, not in a fused one. target: "cpu" or "cuda".
     """
     if i.opcode != "fusion":
         return _is_complex(i)
@@ -63,8 +63,7 @@ def _determined(body: Computation) -> frozenset[Instruction]:
     """Finds sums of two products where it is certain which product LLVM fuses with the addition.
 
     It is the one that nothing else reads. What reads the products must be computed with the root's
-    element, in one block of code, and loops must stay loops: then code reads what computations
-    read.
+    element, in one block of code, and loops must stay loops: code then reads what computations do.
     """
     assert body.root is not None
     root, straight = body.root, {body.root}
@@ -104,11 +103,10 @@ def may_depend_on_others(computations: Iterable[Computation]) -> bool:
 
     For small arrays LLVM unrolls loops completely. A product may then be fused into an addition of
     another fusion, or no longer be fused if it gets another use. So small arrays must not have both
-    products and sums. Loops over large arrays stay apart; there only a sum of two products leaves a
-    choice.
+    products and sums. Loops over large arrays stay apart; only a sum of two products is a choice.
 
     Args:
-      computations: control computations that are compiled into the function.
+      computations: those compiled into the function, but no bodies of fusions.
     """
     products = sums = False
     for body in computations:
@@ -161,7 +159,7 @@ class _Products:
         """Whether a computation may add two products, or has an operation that is not analysed.
 
         Args:
-          body: operands before users. given: whether each parameter may be a product.
+          body: the computation. given: whether each of its parameters may be a product.
         """
         known = self._is_product
         for i in body.instructions:

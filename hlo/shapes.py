@@ -57,8 +57,7 @@ class Shape:
       memory_space: XLA colour; 0 is device memory, 5 host memory.
       element_bits: bits per stored element (sub-byte types are stored packed only if XLA says so).
       key: serialized proto; two shapes are equal to XLA exactly when their keys are.
-      tiles: of its layout, outermost first, each with the extents of its minormost dimensions;
-        empty but on a TPU.
+      tiles: of its layout (TPU only), outermost first, as extents of its minormost dimensions.
     """
 
     element_type: int
@@ -139,7 +138,7 @@ class Shape:
         return best, order
 
     def _stored(self, order: Sequence[int]) -> int:
-        """Number of elements, padding to whole tiles included, if dimensions had this order."""
+        """Counts elements and padding to whole tiles, if dimensions had this order, major first."""
         extents = [self.dimensions[d] for d in order]
         for tile in self.tiles:
             extents = _tiled(extents, tile)
@@ -191,7 +190,7 @@ _COMBINED = -(2**63)
 
 
 def _tiled(extents: Sequence[int], tile: Sequence[int]) -> list[int]:
-    """Extents of an array, major to minor, after its minormost dimensions are cut into a tile.
+    """Returns an array's extents, major to minor, after its minormost ones are cut into a tile.
 
     Each cut dimension becomes its number of tiles; the tile's own extents are appended.
     """
@@ -235,6 +234,6 @@ def shape_from_proto(proto: xla_pb2.ShapeProto) -> Shape:
 
 
 def cut_dimensions(part: Sequence[int], whole: Sequence[int]) -> list[int]:
-    """Numbers of the dimensions in which `part` is smaller than `whole`, both given as extents."""
+    """Lists the dimensions in which `part` is smaller than `whole`, both given as extents."""
     both = zip(part, whole, strict=True)
     return [k for k, (some, every) in enumerate(both) if some != every]

@@ -11,8 +11,8 @@ Sharing = list[list[tuple[int, int]]]
 def sharing(dataflow: Dataflow, target: str) -> Sharing:
     """Finds for each value, by its id, the operands whose memory XLA may give it if they die there.
 
-    Each is (id of the operand's value, number of its position at the operand). Copies get none.
-    Those of a value's own alias set, whose memory it has in any case, are listed too.
+    Each is (id of the operand's value, index of the operand in its `positions`). Copies get none.
+    Those that must share the value's buffer, so have its memory in any case, are listed too.
     """
     pairs: dict[Instruction, list[Pair]] = {}
     result: Sharing = []
@@ -20,22 +20,22 @@ def sharing(dataflow: Dataflow, target: str) -> Sharing:
         user = v.instruction
         if user not in pairs:
             pairs[user] = in_place_pairs(user, target)
-        found: list[tuple[int, int]] = []
+        operands: list[tuple[int, int]] = []
         if user.opcode not in ("copy", "parameter") and not v.shape.is_tuple and v.shape.bytes:
             for operand in dict.fromkeys(user.operands):
-                found += _with_operand(dataflow, v, operand, target, pairs[user])
-        result.append(found)
+                operands += _with_operand(dataflow, v, operand, target, pairs[user])
+        result.append(operands)
     return result
 
 
 def _with_operand(
     dataflow: Dataflow, v: Value, operand: Instruction, target: str, pairs: list[Pair]
 ) -> list[tuple[int, int]]:
-    found = []
+    positions = []
     for index, shape in operand.shape.indices():
         if shape.bytes != v.shape.bytes or shape.is_tuple:
             continue
         a = dataflow.at[operand, index]
         if a is not v and can_share(operand, index, v.instruction, v.index, target, pairs):
-            found.append((a.id, a.positions.index((operand, index))))
-    return found
+            positions.append((a.id, a.positions.index((operand, index))))
+    return positions

@@ -38,17 +38,17 @@ class StackFrames:
         first = metadata.stack_frame_id
         if first not in self._stacks:
             self._stacks[first] = self._found(first)
-        found = self._stacks[first]
-        if not found and metadata.source_file:
+        calls = self._stacks[first]
+        if not calls and metadata.source_file:
             return (SourceFrame(metadata.source_file, metadata.source_line, ""),)
-        return found
+        return calls
 
     def _found(self, frame_id: int) -> tuple[SourceFrame, ...]:
-        found: list[SourceFrame] = []
-        while self._is_known(frame_id) and len(found) < len(self._index.stack_frames):
-            found.append(self._frame(frame_id))
+        calls: list[SourceFrame] = []
+        while self._is_known(frame_id) and len(calls) < len(self._index.stack_frames):
+            calls.append(self._frame(frame_id))
             frame_id = self._index.stack_frames[frame_id - 1].parent_frame_id
-        return tuple(found)
+        return tuple(calls)
 
     def _is_known(self, frame_id: int) -> bool:
         return 0 < frame_id <= len(self._index.stack_frames)

@@ -16,12 +16,12 @@ _MOVING = ("bitcast", "convert", "copy", "transpose")
 
 
 def contiguous(shape: Shape) -> Steps:
-    """The steps, loops (count, stride in elements), that visit a whole array in memory order."""
+    """Returns the loops (count, stride in elements) that visit a whole array in memory order."""
     return joined([(shape.num_elements, 1)])
 
 
 def extents(shape: Shape) -> tuple[int, ...]:
-    """An array's extents in its layout's order, most major dimension first."""
+    """Returns an array's extents in its layout's order, most major dimension first."""
     return tuple(shape.dimensions[k] for k in reversed(shape.minor_to_major))
 
 
@@ -37,7 +37,7 @@ def sliced_outermost(part: Shape, whole: Shape) -> int | None:
 
 
 def sliced_axis(part: Shape, whole: Shape) -> int | None:
-    """Returns the one dimension of which `part` is a single slice of `whole`; None if it is not."""
+    """Returns the dimension of which `part` is a single slice of `whole`; None if it is none."""
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
     cut = cut_dimensions(part.dimensions, whole.dimensions)
@@ -52,8 +52,8 @@ def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, St
       whole: the transposed shape. cut: the dimension of it that is sliced. source: the original's.
 
     Returns:
-      The dimension along which the original is sliced, and the slice's steps over its slice; None
-      if the elements are no slice of the original.
+      The dimension along which the original is sliced, and loops over that slice in the order of
+      the transposed one; None if the elements are no slice of the original.
     """
     by_extent = _divided(steps, extents(whole))
     if by_extent is None:
@@ -91,7 +91,7 @@ def _dimension(shape: Shape, count: int, distance: int) -> int | None:
 
 
 def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Converts loops (count, stride) over an array to a transpose: operand extents, dimensions."""
+    """Describes loops (count, stride) over an array as a transpose: operand extents, dimensions."""
     outer_first = sorted(range(len(steps)), key=lambda k: -steps[k][1])
     dimensions = tuple(outer_first.index(k) for k in range(len(steps)))
     return tuple(steps[k][0] for k in outer_first), dimensions
@@ -99,19 +99,19 @@ def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
     """Simplifies loops (count, stride): merges contiguous ones and drops those of count 1."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:
             continue
-        if found and found[-1][1] == count * distance:
-            found[-1] = found[-1][0] * count, distance
+        if merged and merged[-1][1] == count * distance:
+            merged[-1] = merged[-1][0] * count, distance
         else:
-            found.append((count, distance))
-    return tuple(found)
+            merged.append((count, distance))
+    return tuple(merged)
 
 
 def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
-    """How the elements of `i`, an array moved from `source`, lie in it, and types converted to.
+    """Finds how an array that was transposed, reshaped or converted from `source` lies in it.
 
     Args:
       i: a bitcast, convert, copy or transpose, a fusion of such, or a chain of them that begins at
@@ -162,7 +162,7 @@ def within(fusion: Instruction) -> list[Instruction] | None:
 
 
 def _after(i: Instruction, steps: Steps) -> Steps | None:
-    """Loops (count, stride in the source) for the result of a move `i`, given its operand's.
+    """Finds loops (count, stride in the source) for the result of `i`, from its operand's `steps`.
 
     None if it has none, as of a bitcast that changes the size of elements.
     """
@@ -182,15 +182,15 @@ def _after(i: Instruction, steps: Steps) -> Steps | None:
 def _divided(steps: Steps, parts: Sequence[int]) -> list[int] | None:
     """Splits loops (count, stride) into a stride for each extent, major first; None if it fails."""
     left = list(steps)
-    found: list[int] = []
+    strides: list[int] = []
     for extent in reversed(parts):
         if extent == 1:
-            found.append(0)
+            strides.append(0)
             continue
         if not left or left[-1][0] % extent:
             return None
         count, distance = left.pop()
-        found.append(distance)
+        strides.append(distance)
         if count > extent:
             left.append((count // extent, distance * extent))
-    return None if left else found[::-1]
+    return None if left else strides[::-1]

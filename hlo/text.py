@@ -32,7 +32,7 @@ def mlir_bindings() -> Any:
 
 
 def module_text(module: bytes, *, notes: bool = False) -> str:
-    """Prints a serialized HloModuleProto as XLA does; for `notes` see `text_of`."""
+    """Prints a serialized HloModuleProto as XLA does; `notes`: with frontend attributes."""
     held = hlo_bindings().HloModule.from_serialized_hlo_module_proto(module)
     return text_of(held, notes=notes)
 
@@ -114,8 +114,8 @@ def from_stablehlo(text: str) -> bytes:
 
 
 def message(error: Exception) -> str:
-    """Returns the first two lines of an error's message, as XLA's second one says what is wrong.
-    The name of the error's class if it has no message.
+    """Returns the first two lines of an error's message, as XLA's second one says what is wrong, or
+    the name of the error's class if it has no message.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2]) or type(error).__name__

@@ -23,11 +23,11 @@ def read_tpu_assignment(data: bytes, decompress: Decompress) -> bytes:
         # Each record that was merged has a part of it.
         executables = Message(parts.get((), b"")).messages(_EXECUTABLE)
         programs = [p for e in executables for p in e.messages(_PROGRAM)]
-        found = b"".join(d.blob(_ASSIGNMENT) for p in programs for d in p.messages(_DUMP))
+        assignment = b"".join(d.blob(_ASSIGNMENT) for p in programs for d in p.messages(_DUMP))
     except (IndexError, ValueError, RecursionError) as error:  # of bytes that are no message
         if isinstance(error, HloError):
             raise
         raise HloError("not a TPU's executable") from error
-    if not found:
+    if not assignment:
         raise HloError("the executable has no buffer assignment")
-    return found
+    return assignment

@@ -19,7 +19,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _counted(loop: Instruction) -> int | None:
-    """Iterations of a while whose counter, from 0 by 1, is less than a constant; else None."""
+    """Counts iterations of a while whose counter goes from 0 by 1 to a constant; else None."""
     body, condition = loop.called
     test, result, start = condition.root, body.root, loop.operands[0]
     if test is None or result is None or test.opcode != "compare" or test.direction != "LT":

@@ -40,7 +40,7 @@ class Value:
       positions: every (instruction, index) at which it appears, the defining one first.
       uses: reads, through all positions; tuple and get-tuple-element only forward.
       live_out: it appears in the entry computation's result.
-      buffer: id of its alias set.
+      buffer: id of its alias set, the values that must share its buffer.
       counts: whether it lies in the device's main memory, which totals count.
       table_bytes: of a tuple's index table on this platform; 0 of an array.
       forward: while values are found, the value that turned out to be the same; else None.
@@ -88,8 +88,8 @@ class Dataflow:
     Attributes:
       module: the module analysed.
       values: by id.
-      at: value at every position (instruction, index) of the control computations.
-      buffers: alias sets, lists of values in id order.
+      at: value at every position (instruction, index) of computations that control flow runs.
+      buffers: alias sets (values that must share a buffer), each in id order.
     """
 
     module: Module
@@ -99,19 +99,18 @@ class Dataflow:
 
     @functools.cached_property
     def seen_in(self) -> dict[Computation, list[Value]]:
-        """Maps each computation to the values at any position in it, in the order of their ids."""
-        found: dict[Computation, list[Value]] = collections.defaultdict(list)
+        """Maps each computation to the values that its instructions have, in the order of ids."""
+        by_computation: dict[Computation, list[Value]] = collections.defaultdict(list)
         for value in self.values:
             for computation in dict.fromkeys(i.computation for i, _ in value.positions):
-                found[computation].append(value)
-        return found
+                by_computation[computation].append(value)
+        return by_computation
 
 
 def analyse(module: Module, target: str = "cpu") -> Dataflow:
-    """Finds a module's values and alias sets, by the in-place rules of "cpu", "cuda" or "tpu".
+    """Finds the values of a module, and which of them must share a buffer under rules for `target`.
 
-    Raises:
-      HloError: an instruction that forwards its operands has another shape than they have.
+    Raises HloError if an instruction that forwards its operands has another shape than they have.
     """
     return _Analysis(module, target).run()
 
@@ -138,8 +137,6 @@ class _Analysis:
         self._uses(values)
         buffers = self._buffers(values, at)
         return Dataflow(self.module, values, at, buffers)
-
-    # Values per instruction.
 
     def _define(self, instruction: Instruction, index: ShapeIndex) -> Value:
         shape = instruction.shape.at(index) if index else instruction.shape
@@ -207,7 +204,7 @@ class _Analysis:
         return self._tuple(i)
 
     def _done(self, i: Instruction) -> ValueMap:
-        """The values of a done operation: the part of its start's tuple that is the result."""
+        """Returns, by shape index, the values of a done: the result in its start's tuple."""
         source = self.maps[i.operands[0]]
         if i.opcode == "all-reduce-done":
             return dict(source)
@@ -243,8 +240,8 @@ class _Analysis:
     def _begun(
         self, i: Instruction, operands: Sequence[Instruction], called: Sequence[Computation]
     ) -> ValueMap:
-        """Values of an async-start, or of an async-update with `operands`: forwards these.
-        Its tuple is (operands, result, context); the result is that of `called`.
+        """Returns values, by shape index, of an async-start or -update whose operands are
+        `operands`. Its tuple is (operands, result, context); the result is that of `called`.
         """
         values = self._define_all(i)
         for k, operand in enumerate(operands):
@@ -303,15 +300,17 @@ class _Analysis:
 
     @staticmethod
     def _changed(init: ValueMap, phis: ValueMap, root: ValueMap) -> set[ShapeIndex]:
-        """Indices of a loop's state that iterations may change; forwards the others to `init`."""
+        """Finds the indices of a loop's state that iterations may change; others forward `init`.
+
+        Args:
+          init, phis, root: values of the state before, in the body's parameter, and at its end.
+        """
         changed = set(phis)
         while same := {k for k in changed if _resolve(root[k]) in (phis[k], _resolve(init[k]))}:
             for k in same:
                 phis[k].forward = init[k]
             changed -= same
         return changed
-
-    # Positions, numbering, uses, alias sets.
 
     def _positions(self) -> dict[tuple[Instruction, ShapeIndex], Value]:
         at: dict[tuple[Instruction, ShapeIndex], Value] = {}
@@ -348,7 +347,7 @@ class _Analysis:
     def _buffers(
         self, values: list[Value], at: dict[tuple[Instruction, ShapeIndex], Value]
     ) -> list[list[Value]]:
-        """Joins values into alias sets, and returns these in the order of XLA's buffers.
+        """Joins values that must share a buffer into sets, in the order of XLA's buffers.
 
         It goes over all values, those that loops and branches make last, and joins the sets of each
         and of what it is aliased with to the largest of them (HloAliasAnalysis::CreateBuffers).
@@ -378,10 +377,10 @@ class _Analysis:
         for k in list(slots):
             if k not in joins:
                 continue
-            found = sorted({k, *joins[k]}, key=place.__getitem__)
-            kept = max(found, key=lambda v: (len(slots[slot[v]]), -found.index(v)))
+            aliased = sorted({k, *joins[k]}, key=place.__getitem__)
+            kept = max(aliased, key=lambda v: (len(slots[slot[v]]), -aliased.index(v)))
             kept = slot[kept]
-            for v in found:
+            for v in aliased:
                 gone = slot[v]
                 if gone != kept:
                     slots[kept] |= slots[gone]

@@ -18,8 +18,7 @@ _LONGEST_VARINT = 10
 class Message:
     """A parsed protobuf message: a list of fields that can be read and changed without its schema.
 
-    Raises:
-      HloError: the bytes are no message.
+    Raises HloError if the bytes are no message.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -58,23 +57,23 @@ class Message:
         return b"".join(parts)
 
     def numbers(self) -> set[int]:
-        """The field numbers that occur in the message."""
+        """Returns the field numbers that occur in the message."""
         return {number for number, _, _ in self._fields}
 
     def without(self, numbers: Collection[int]) -> Message:
-        """A copy without the fields of these numbers; parsed submessages are shared with it."""
+        """Copies the message without these fields, by number; parsed submessages are shared."""
         other = Message(b"")
         other._fields = [field for field in self._fields if field[0] not in numbers]
         return other
 
     def keep(self, number: int, wanted: Callable[[Message], bool]) -> None:
         """Removes the submessages in a field for which `wanted` is false. Raises HloError."""
-        found = iter([wanted(message) for message in self.messages(number)])
-        self._fields = [field for field in self._fields if field[0] != number or next(found)]
+        verdicts = iter([wanted(message) for message in self.messages(number)])
+        self._fields = [field for field in self._fields if field[0] != number or next(verdicts)]
 
     def messages(self, number: int) -> list[Message]:
         """Parses all submessages in a field; changing one changes this message. Raises HloError."""
-        found = []
+        submessages = []
         for k, (n, kind, value) in enumerate(self._fields):
             if n != number:
                 continue
@@ -84,43 +83,43 @@ class Message:
                 value = Message(value)
                 self._fields[k] = (n, kind, value)
             assert isinstance(value, Message)
-            found.append(value)
-        return found
+            submessages.append(value)
+        return submessages
 
     def message(self, number: int) -> Message:
-        """The submessage of a field. Raises HloError if it does not occur exactly once."""
-        found = self.messages(number)
-        if len(found) != 1:
-            raise HloError(f"field {number} occurs {len(found)} times, not once")
-        return found[0]
+        """Returns the submessage in a field. Raises HloError if it does not occur exactly once."""
+        submessages = self.messages(number)
+        if len(submessages) != 1:
+            raise HloError(f"field {number} occurs {len(submessages)} times, not once")
+        return submessages[0]
 
     def blob(self, number: int) -> bytes:
-        """The bytes of a field; b"" if it does not occur. Raises HloError if it occurs twice."""
-        found = [v for n, _, v in self._fields if n == number]
-        if len(found) > 1 or not all(isinstance(v, bytes) for v in found):
+        """Returns the bytes of a field; b"" if it is missing. HloError if there are several."""
+        contents = [v for n, _, v in self._fields if n == number]
+        if len(contents) > 1 or not all(isinstance(v, bytes) for v in contents):
             raise HloError(f"field {number} is not one string of bytes")
-        return found[0] if found else b""  # pyright: ignore[reportReturnType]
+        return contents[0] if contents else b""  # pyright: ignore[reportReturnType]
 
     def set_blob(self, number: int, value: bytes) -> None:
-        """Replaces the bytes of a field; one that does not occur is not added."""
+        """Replaces the bytes of a field, but adds none. Raises HloError if it occurs twice."""
         self.blob(number)
         self._fields = [
             (n, kind, value if n == number else v) for n, kind, v in self._fields
         ]  # fmt: skip
 
     def integer(self, number: int) -> int:
-        """The non-negative integer in a field; 0 without the field. HloError if not such."""
-        found = [v for n, _, v in self._fields if n == number]
-        if len(found) > 1 or not all(isinstance(v, int) and v < 2**63 for v in found):
+        """Returns the non-negative integer in a field, 0 if it is missing. HloError for others."""
+        integers = [v for n, _, v in self._fields if n == number]
+        if len(integers) > 1 or not all(isinstance(v, int) and v < 2**63 for v in integers):
             raise HloError(f"field {number} is not one integer of at least 0")
-        return found[0] if found else 0  # pyright: ignore[reportReturnType]
+        return integers[0] if integers else 0  # pyright: ignore[reportReturnType]
 
     def signed(self, number: int) -> int:
-        """The signed integer in a field; 0 without the field. HloError if it is no integer."""
-        found = [v for n, _, v in self._fields if n == number]
-        if len(found) > 1 or not all(isinstance(v, int) for v in found):
+        """Returns the signed integer in a field, 0 if it is missing. HloError if it has none."""
+        integers = [v for n, _, v in self._fields if n == number]
+        if len(integers) > 1 or not all(isinstance(v, int) for v in integers):
             raise HloError(f"field {number} is not one integer")
-        return _signed(found[0] if found else 0)  # pyright: ignore[reportArgumentType]
+        return _signed(integers[0] if integers else 0)  # pyright: ignore[reportArgumentType]
 
     def set_integer(self, number: int, value: int) -> None:
         """Sets a field to a non-negative integer; 0 removes it."""
@@ -149,11 +148,11 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def packed_integers(data: bytes) -> tuple[int, ...]:
     """Decodes a packed repeated protobuf field of signed integers. Raises HloError."""
-    at, found = 0, []
+    at, integers = 0, []
     while at < len(data):
         value, at = read_varint(data, at)
-        found.append(_signed(value))
-    return tuple(found)
+        integers.append(_signed(value))
+    return tuple(integers)
 
 
 def _signed(value: int) -> int:
@@ -161,7 +160,7 @@ def _signed(value: int) -> int:
 
 
 def slice_ranges(instruction: Any) -> tuple[tuple[int, int, int], ...]:
-    """(start, limit, stride) per dimension of a slice, an HloInstructionProto; else ()."""
+    """Returns (start, limit, stride) per dimension of a slice, an HloInstructionProto; else ()."""
     return tuple((d.start, d.limit, d.stride) for d in instruction.slice_dimensions)
 
 

@@ -18,9 +18,9 @@ def platform(name: str) -> Platform:
 
 def platform_of_jax(name: str) -> Platform:
     """Returns the Platform that JAX calls `name`, as in `device.platform`. Raises KeyError."""
-    for found in PLATFORMS.values():
-        if name in (found.jax_name, found.name):
-            return found
+    for backend in PLATFORMS.values():
+        if name in (backend.jax_name, backend.name):
+            return backend
     raise KeyError(f"no planner knows the platform {name}; there are {', '.join(PLATFORMS)}")
 
 

@@ -17,26 +17,21 @@ class Platform:
 
     Attributes:
       name: XLA's, as in `Plan.target`. jax_name: of JAX's devices (`device.platform`).
-      is_host: whether its devices are this machine's own processors: always here, and their memory
-        is the process's.
+      is_host: whether its devices are this machine's own processors, with its memory.
       alignment: bytes to which XLA aligns buffers inside one allocation.
-      pointer_bytes: of an entry in a tuple's index table. table_multiple: bytes of which a table's
-        size is a multiple.
+      pointer_bytes: of an entry in a tuple's index table. table_multiple: divides a table's bytes.
       places_as_they_come: whether XLA puts each temporary into the smallest gap that is free when
         that is defined; else it places all of them by size, or by how long they live.
       temporaries_multiple: bytes of which XLA's figure for temporaries is a multiple.
       memory_spaces: XLA's numbers for the memory that totals count; None: all but the host's.
       other_memories: its number for another memory that no total counts -> the name of that.
-
       all_reduces_in_place: whether an all-reduce must write over its operand.
       moves_nothing: opcodes through which XLA looks for the operand that a fusion updates in place.
       has_fusion_rule: whether the backend has a rule of its own for which operand a fusion's result
         may take over; else HloDataflowAnalysis's holds.
       knows_sharing: whether XLA's public sources say over which operands its fusions may write.
       runs_beside: whether other work runs between the start and the end of a collective.
-
-      has_tiles: whether some fusions are compiled by tiles, in code that is the same wherever
-        buffers lie.
+      has_tiles: whether some fusions are compiled by tiles, to the same code wherever buffers lie.
       keeps_code: whether a fusion rounds as before only if all of it stays as it is, as its
         compiler makes one piece of code of it.
       keeps_results: whether a fusion of several results may round otherwise, as other code, where
@@ -51,11 +46,9 @@ class Platform:
       joins_calls: whether some calls are compiled as one function with all that they run.
       has_dots: whether products of matrices are dots to its code generator; else convolutions.
       pays_for_layout: whether transposed reads and depthwise convolutions take extra time.
-      has_measured_rates: whether its rates are measured on this machine; else they are listed, by
-        the name of the device.
+      has_measured_rates: whether its rates are measured on this machine, not listed by device.
       has_tested_bits: whether our tests compare results of plans with XLA's own, bit for bit; else
         the first plans of an installation do.
-
       compile_factor: by what XLA's whole compile time, divided by its time up to the schedule, is
         larger than on other platforms: code is generated after that.
       least_gain: fraction of XLA's total; a smaller predicted gain may be none, as assigned totals
@@ -70,8 +63,7 @@ class Platform:
       autotunes: whether compiling tries kernels on a device unless an option forbids it.
       compiles_parts: whether XLA compiles a module that is partitioned already.
       mocks_calls: compiler options with which XLA accepts custom calls whose code is missing.
-      refuses_what_does_not_fit: whether compiling ends with an error where the total is more than
-        the device has.
+      refuses_what_does_not_fit: whether compiling fails where the total exceeds the device memory.
       memory_limit_flag: the compiler option that makes XLA rematerialise within a share of the
         device, in percent; "": there is none.
       memory_part: the part of a device's memory that JAX's allocator takes by default.
@@ -129,5 +121,5 @@ class Platform:
         return space in self.memory_spaces
 
     def table_bytes(self, entries: int) -> int:
-        """Bytes of a tuple's index table, for a tuple with so many elements, padded."""
+        """Returns the padded bytes of the index table of a tuple with so many elements."""
         return -(-entries * self.pointer_bytes // self.table_multiple) * self.table_multiple

@@ -44,12 +44,10 @@ def is_shared(proto: xla_pb2.HloModuleProto) -> bool:
 def flatten(proto: xla_pb2.HloModuleProto) -> None:
     """Changes a module so that each computation that control flow runs has one caller.
 
-    In a module with a schedule, computations with several callers are cloned with their
-    schedules. In one without, calls are inlined, sharding custom-calls and dead code removed, and
-    instructions listed and numbered in program order. Bodies of fusions and reducers stay shared.
-
-    Raises:
-      HloError: the module refers to an unknown id.
+    In a module with a schedule, computations with several callers are cloned with their schedules.
+    In one without, calls are inlined, sharding custom-calls and dead code removed, and instructions
+    numbered in program order. Bodies of fusions and reducers stay shared. Raises HloError if the
+    module refers to an unknown id.
     """
     flattener = _Flattener(proto)
     entry = flattener.copy(proto.entry_computation_id, proto.entry_computation_id)
@@ -80,17 +78,17 @@ def _reachable(computations: Sequence[_Computation], entry: int) -> list[_Comput
 
 
 def _embedded(computations: Sequence[_Computation]) -> list[_Computation]:
-    """Returns computations that control flow does not run, as fused ones, and all they call."""
-    found: set[int] = set()
+    """Returns the computations that no control flow runs, such as fused ones, and all they call."""
+    called: set[int] = set()
     for c in reversed(computations):
         for i in c.instructions:
-            if c.id in found or i.opcode not in _RUNNING:
-                found.update(i.called_computation_ids)
-    return [c for c in computations if c.id in found]
+            if c.id in called or i.opcode not in _RUNNING:
+                called.update(i.called_computation_ids)
+    return [c for c in computations if c.id in called]
 
 
 def _program_order(instructions: Iterable[_Instruction]) -> list[_Instruction]:
-    """Sorts by id, the order of the program, but after operands and control predecessors."""
+    """Sorts instructions by id, but each after its operands and control predecessors."""
     by_id = {i.id: i for i in instructions}
     done = after_needs(
         sorted(by_id),
@@ -123,7 +121,7 @@ class _Flattener:
         self._effects: set[int] = set()
 
     def all(self) -> list[_Computation]:
-        """All copies made so far and computations that are not copied, callees first."""
+        """Lists the copies of computations made so far, and those that need none, callees first."""
         return [*self._embedded, *self.done.values()]
 
     def copy(self, original: int, number: int) -> int:
@@ -157,25 +155,25 @@ class _Flattener:
         return new
 
     def callee(self, call: _Instruction) -> _Computation:
-        """The first computation that an instruction of the original module calls."""
+        """Returns the first computation that an instruction of the original module calls."""
         return _computation(self._computations, call.called_computation_ids[0])
 
     def _name(self, name: str) -> str:
         """Returns `name`, made unique by ".clone1" and so on, and marks it as used."""
-        found = name
+        unused = name
         for k in itertools.count(1):
-            if found not in self._taken and (found == name or found not in self._reserved):
+            if unused not in self._taken and (unused == name or unused not in self._reserved):
                 break
-            found = f"{name}.clone{k}"
-        self._taken.add(found)
-        return found
+            unused = f"{name}.clone{k}"
+        self._taken.add(unused)
+        return unused
 
     def _has_effect(self, i: _Instruction) -> bool:
         runs = i.opcode in _RUNNING and not self._effects.isdisjoint(i.called_computation_ids)
         return runs or i.opcode in _EFFECTS or bool(i.channel_id) or i.custom_call_has_side_effect
 
     def _without_dead(self, instructions: Sequence[_Instruction], root: int) -> list[_Instruction]:
-        """Returns those instructions, operands first, that are read, parameters or have effects."""
+        """Drops instructions that nothing reads, but for the root, parameters and side effects."""
         read = {root}
         kept: list[_Instruction] = []
         for i in reversed(instructions):
@@ -186,7 +184,7 @@ class _Flattener:
 
 
 class _Body:
-    """Collects copies of one computation's instructions, also inlined ones, operands first."""
+    """Collects copies of one computation's instructions and of those of calls inlined into it."""
 
     def __init__(self, flattener: _Flattener, number: int) -> None:
         self.instructions: list[_Instruction] = []
@@ -224,11 +222,18 @@ class _Body:
         return own[old.root_id]
 
     def new_id(self, old: int, computation: int) -> int:
-        """Id of the copy of an instruction of the computation added last, by its id or local id."""
+        """Returns the id of an instruction's copy, in the computation that was added last.
+
+        `old` is its id, or the low half of it alone; `computation` has the original.
+        """
         return self._new[old] if old in self._new else self._new[computation << 32 | old]
 
     def _copy(self, i: _Instruction, operands: list[int], before: list[int]) -> int:
-        """Copies one instruction; returns its id, or an operand's if it only hands that on."""
+        """Copies an instruction; returns the copy's id, or an operand's if that has the same value.
+
+        Args:
+          operands, before: ids of the copy's operands and control predecessors.
+        """
         if not self._flattener.scheduled and not before:
             if i.opcode == "get-tuple-element" and self._made[operands[0]].opcode == "tuple":
                 return self._made[operands[0]].operand_ids[i.tuple_index]

@@ -46,13 +46,13 @@ class CutModule:
         self._entry = self._module.body(self.proto.entry_computation_id)
 
     def inputs(self) -> list[str]:
-        """Names of the entry's unneeded instructions that `opaque` can turn into parameters."""
+        """Names instructions of the entry that are not needed, and that `opaque` can replace."""
         kept = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
-        found = (i for i in self._entry.instructions() if i.opcode not in kept)
-        return [i.name for i in found if i.name not in self.needed]
+        computing = (i for i in self._entry.instructions() if i.opcode not in kept)
+        return [i.name for i in computing if i.name not in self.needed]
 
     def states(self) -> list[tuple[int, int]]:
-        """(id of a loop's body, state element) of elements that `passed_on` can leave unchanged."""
+        """Lists (id of a loop's body, number of an element of its state) that the body computes."""
         return [
             (body.computation.id, k)
             for body in self._loops()
@@ -67,11 +67,11 @@ class CutModule:
             for i in body.instructions()
             if i.opcode == "while"
         }
-        found = (body for body in self._scheduled if body.computation.id in bodies)
-        return (body for body in found if body.root.opcode == "tuple")
+        loop_bodies = (body for body in self._scheduled if body.computation.id in bodies)
+        return (body for body in loop_bodies if body.root.opcode == "tuple")
 
     def ended(self) -> None:
-        """Removes the entry's instructions after the last needed one, and all its results."""
+        """Removes what the entry runs after its last needed instruction, and all its results."""
         entry = self._entry
         needed = {i.id for i in entry.instructions() if i.name in self.needed}
         last = max((n for n, k in enumerate(entry.order) if k in needed), default=-1)
@@ -104,7 +104,7 @@ class CutModule:
             number += 1
 
     def passed_on(self, elements: Collection[tuple[int, int]]) -> None:
-        """Makes loops' bodies return these elements of their state unchanged (see `states`)."""
+        """Makes loops' bodies return elements of their state unchanged, given as by `states`."""
         for body in self._loops():
             state, root = body.parameter(), body.root
             for k in (k for number, k in elements if number == body.computation.id):

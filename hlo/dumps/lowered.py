@@ -73,8 +73,7 @@ def read_lowered(path: str | Path) -> LoweredModule | None:
       The module; None if it has a schedule, as XLA's pipeline has run.
 
     Raises:
-      HloError: the file cannot be read, is none of the kinds, or holds what cannot be compiled
-        from a file.
+      HloError: the file cannot be read, is of another kind, or cannot be compiled from a file.
     """
     data = read_file(path)
     try:
@@ -155,13 +154,13 @@ def _text(proto: xla_pb2.HloModuleProto) -> str:
 
 
 def _count(what: str, head: str) -> int:
-    """The number of "partitions" or "replicas" in a module's first line; 1 if it is not there."""
-    found = _COUNT[what].search(head)
-    return int(found.group(1)) if found else 1
+    """Reads the number of "partitions" or "replicas" in a module's first line; 1 if absent."""
+    match = _COUNT[what].search(head)
+    return int(match.group(1)) if match else 1
 
 
 def _devices(text: str, head: str) -> tuple[int, int]:
-    """(partitions, replicas) of a module: from its first line, else from meshes and collectives."""
+    """Finds (partitions, replicas) of a module in its first line, or in meshes and collectives."""
     partitions, replicas = _count("partitions", head), _count("replicas", head)
     if partitions * replicas > 1:
         return partitions, replicas
@@ -190,8 +189,7 @@ def _product(numbers: str | Sequence[str]) -> int:
 def _replace_copies(proto: xla_pb2.HloModuleProto) -> None:
     """Replaces each `copy` by a "Sharding" custom call if it has a sharding, else by its operand.
 
-    Before XLA has chosen layouts a copy computes nothing; XLA's own pipeline puts in those that are
-    needed.
+    Before XLA has chosen layouts a copy computes nothing; its own pipeline puts in those it needs.
     """
     module = MutableModule(proto)
     for computation in proto.computations:
@@ -207,21 +205,21 @@ def _replace_copies(proto: xla_pb2.HloModuleProto) -> None:
 
 
 def _donors(proto: xla_pb2.HloModuleProto) -> tuple[int, ...]:
-    """Numbers of the arguments in `buffer_donor`, where each leaf of a tuple counts as one."""
+    """Lists the numbers of arguments in `buffer_donor`; each leaf of a tuple counts as one."""
     entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
     shapes = {i.parameter_number: i.shape for i in entry.instructions if i.opcode == "parameter"}
     first, begins = 0, {}
     for number in sorted(shapes):
         begins[number] = first
         first += _leaves(shapes[number])
-    found = set()
+    donors = set()
     for donor in proto.buffer_donor.entries:
         shape, at = shapes[donor.parameter_number], begins[donor.parameter_number]
         for k in donor.parameter_shape_index:
             at += sum(map(_leaves, shape.tuple_shapes[:k]))
             shape = shape.tuple_shapes[k]
-        found.add(at)
-    return tuple(sorted(found))
+        donors.add(at)
+    return tuple(sorted(donors))
 
 
 def _leaves(shape: xla_pb2.ShapeProto) -> int:

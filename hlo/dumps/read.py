@@ -12,13 +12,7 @@ from hlo.files import read_regular, unpacked
 from hlo.gc_pause import without_collection
 from hlo.graph import MutableComputation, MutableModule
 from hlo.instructions import instruction
-from hlo.module import (
-    HloError,
-    Module,
-    module_from_bytes,
-    module_from_proto,
-    parse_module_proto,
-)
+from hlo.module import HloError, Module, module_from_bytes, module_from_proto, parse_module_proto
 from hlo.rewrite.apart import CopySite, conflicts
 from hlo.shapes import TUPLE, ShapeIndex
 from hlo.text import from_hlo_text, from_stablehlo
@@ -34,13 +28,10 @@ def read_view(path: str | Path, target: str = "cpu") -> Module:
     """Reads a scheduled module from a file of HLO text, StableHLO or an HLO proto.
 
     A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and runs in
-    program order.
+    program order. Raises HloError if the file cannot be read or is none of these.
 
     Args:
       path: of the file. target: "cpu" or "cuda", what the module is for.
-
-    Raises:
-      HloError: the file cannot be read or is none of these.
     """
     data = read_file(path)
     try:
@@ -89,16 +80,13 @@ def _text(data: bytes) -> str | None:
 def runnable(module: bytes, target: str = "cpu") -> bytes:
     """Brings a module into the form that XLA's own pipeline gives it before it schedules.
 
-    Each control computation is called from one place (`hlo.dumps.calls`). If the module has no
-    schedule, values that must have one buffer are copied where they are alive together
-    (`insert_copies`). A schedule is kept; a scheduled module without shared calls is returned
-    as it came.
+    Each computation that control flow runs is called from one place (`hlo.dumps.calls`). If the
+    module has no schedule, values that must have one buffer are copied where they are alive
+    together (`insert_copies`). A scheduled module without shared calls is returned as it came.
+    Raises HloError if the module cannot be read.
 
     Args:
       module: serialized. target: "cpu" or "cuda", whose in-place rules say which values these are.
-
-    Raises:
-      HloError: the module cannot be read.
     """
     proto = parse_module_proto(module)
     scheduled = proto.entry_computation_id in proto.schedule.sequences
@@ -132,10 +120,9 @@ def _in_program_order(module: bytes) -> Module:
     return module_from_bytes(proto.SerializeToString(deterministic=True))
 
 
-# A loop overwrites the state that it starts from, an output its donated argument, an update in
-# place its operand. Before XLA's copy insertion one value may be all of these and be read later
-# as well. XLA copies wherever that might be and then removes what it can; here values join one
-# buffer by one, and where two of them would be alive at once in program order, one is copied.
+# Before XLA's copy insertion one value may be a loop's first state, a donated argument and what an
+# update overwrites, and be read later. XLA copies wherever that might be, and removes what it can;
+# here values join one buffer by one; of two alive at once in program order one is copied.
 
 _Instruction = xla_pb2.HloInstructionProto
 
@@ -145,23 +132,21 @@ _ROUNDS = 16
 
 def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
     """Adds a copy wherever two values that must share a buffer are live at the same time.
+    Raises HloError if copies are still missing after 16 rounds.
 
     Args:
       proto: a module without a schedule, changed in place; instructions run as they are listed.
         Each computation that control flow runs must have one caller (`hlo.dumps.calls.flatten`).
       target: "cpu" or "cuda", whose in-place rules count: on a GPU all-reduces are in place.
-
-    Raises:
-      HloError: copies are still missing after 16 rounds.
     """
     for _ in range(_ROUNDS):
         module = module_from_proto(proto)
         dataflow = analyse(module, target)
-        found = [*_doubtful_outputs(dataflow)] or conflicts(dataflow, target)
-        if not found:
+        sites = [*_doubtful_outputs(dataflow)] or conflicts(dataflow, target)
+        if not sites:
             return
         wanted: dict[int, dict[tuple[int, int], list[ShapeIndex]]] = {}
-        for site in found:
+        for site in sites:
             where = (-1 if site.user is None else site.user.id, site.operand)
             wanted.setdefault(site.computation.id, {}).setdefault(where, []).append(site.index)
         changed = MutableModule(proto)
@@ -174,7 +159,10 @@ def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
 
 
 def _doubtful_outputs(dataflow: Dataflow) -> Iterator[CopySite]:
-    """Yields results of the entry that must be copied, each to have a buffer of its own."""
+    """Yields results of the entry that need a copy to have a buffer of their own.
+
+    Those are constants, arguments that are not donated for them, and values returned twice.
+    """
     module = dataflow.module
     root = module.entry.root
     assert root is not None
@@ -199,7 +187,11 @@ class _Copier:
         self._computation = computation
 
     def write(self, places: dict[tuple[int, int], list[ShapeIndex]]) -> None:
-        """Copies parts of operands: (user's id, operand number) -> indices; user -1 is the root."""
+        """Makes instructions read copies of parts of their operands.
+
+        Args:
+          places: (reader's id, operand number) -> shape indices to copy; id -1 is for the root.
+        """
         computation = self._computation
         for i in computation.instructions():
             for number, operand in enumerate(computation.operands(i)):
@@ -214,7 +206,10 @@ class _Copier:
     def _copied(
         self, old: _Instruction, indices: Sequence[ShapeIndex], before: _Instruction | None
     ) -> _Instruction:
-        """Copies a value's parts at `indices`, listed before an instruction; keeps other parts."""
+        """Returns a value with copies of the parts of `old` at `indices`, and with its other parts.
+
+        Instructions are added before `before`; None: last.
+        """
         if old.shape.element_type != TUPLE:
             return self._add("copy", old.shape, [old], old, before)
         elements = []

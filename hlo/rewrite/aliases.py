@@ -33,8 +33,8 @@ def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Al
 
     Args:
       proto: a scheduled module, changed in place.
-      aliases: fusion name -> which results overwrite which operands. The caller ensures that
-        each operand dies at the fusion, under every order that is to run, and may be overwritten.
+      aliases: fusion name -> which results overwrite which operands. The caller ensures that each
+        operand dies at the fusion, under every order that is to run, and may be overwritten.
 
     Returns:
       Ids of fused computations in which a parameter was reshaped.
@@ -60,7 +60,7 @@ def _alias(
     index: ShapeIndex,
     operand: int,
 ) -> bool:
-    """Binds a fusion's result at `index` to an operand; True if bitcasts reshape the operand."""
+    """Makes a fusion's result at `index` overwrite an operand; returns whether that is reshaped."""
     name = fusion.name
     if fusion.opcode != "fusion" or not 0 <= operand < len(fusion.operand_ids):
         raise HloError(f"{name} is not a fusion with an operand {operand}; plan it again")
@@ -84,19 +84,17 @@ def _alias(
 
 
 def hold_name(name: str, operand: int) -> str:
-    """The name of the bitcast that `add_holds` adds for an operand of instruction `name`."""
+    """Names the bitcast by which `add_holds` keeps operand number `operand` of `name` live."""
     return f"{name}.holds_{operand}"
 
 
 def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]]) -> None:
     """Keeps operands live past an instruction, by a bitcast of each scheduled right after it.
+    Raises HloError if an instruction or operand is unknown, or there is no schedule.
 
     Args:
       proto: a scheduled module, changed in place.
       holds: instruction name -> numbers of its operands that stay live; they must be arrays.
-
-    Raises:
-      HloError: an instruction is unknown or has no such operand, or its computation no schedule.
     """
     if not holds:
         return
@@ -115,14 +113,15 @@ def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]])
 def unasked(module: Module) -> list[tuple[int, int, int]]:
     """Finds fusions that read one value as two operands, only the first of them elementwise.
 
-    XLA's sharing rule checks the first alone. Returns (body's id, first operand, other operand).
+    XLA's rule for which operand a result may overwrite checks the first alone. Returns (fused
+    computation's id, number of the first operand, of the other one).
     """
     fusions = (i for c in module.control_computations for i in c.instructions)
-    found = []
+    repeated = []
     for i in fusions:
         if i.opcode == "fusion" and len(set(i.operands)) < len(i.operands):
-            found += [(i.called[0].id, *places) for places in _places(i)]
-    return found
+            repeated += [(i.called[0].id, *places) for places in _places(i)]
+    return repeated
 
 
 def _places(fusion: Instruction) -> list[tuple[int, int]]:
@@ -136,10 +135,12 @@ def _places(fusion: Instruction) -> list[tuple[int, int]]:
 
 
 def ask_about_others(proto: xla_pb2.HloModuleProto, places: list[tuple[int, int, int]]) -> None:
-    """Swaps parameters of fused computations, in place, so that XLA's rule checks the others.
+    """Swaps two parameters of a fused computation that get the same value, in place.
+
+    XLA's rule for which operand a result may overwrite checks the first alone: now the other one.
 
     Args:
-      places: (body's id, parameter, other parameter) of each, as `unasked` returns them.
+      places: (id of the fused computation, parameter, other parameter), as `unasked` gives them.
     """
     module = MutableModule(proto)
     for body, a, b in places:

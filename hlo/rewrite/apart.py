@@ -1,8 +1,7 @@
 """Adds copies where a change of a scheduled module made values of one buffer live together.
 
 XLA inserts copies only before it schedules. A value that a change reads later than before may be
-overwritten by then: by a loop that starts from it, or by an update in place. What overwrites it is
-given a copy instead.
+overwritten by then, by a loop or by an update in place; what overwrites it is given a copy instead.
 """
 
 from __future__ import annotations
@@ -27,27 +26,25 @@ _Instruction = xla_pb2.HloInstructionProto
 
 @without_collection()
 def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, target: str) -> None:
-    """Adds copies where a change of a module made two values of one buffer live together.
+    """Adds copies where a change of a module lets two values of one buffer live at the same time.
 
     Values that were live together before the change are left to XLA, which knows more of branches.
+    Raises HloError if copies cannot keep the values apart.
 
     Args:
       before: the scheduled module without the change. proto: with it; copies are added in place.
       target: "cpu" or "cuda", whose in-place rules count.
-
-    Raises:
-      HloError: copies cannot keep the values apart.
     """
     known: set[Hashable] | None = None
     for _ in range(_ROUNDS):
-        found = _conflicts(module_from_proto(proto), target)
-        if found and known is None:
+        sites = _conflicts(module_from_proto(proto), target)
+        if sites and known is None:
             known = {_key(s) for s in _conflicts(module_from_proto(before), target)}
-        found = [s for s in found if _key(s) not in (known or ())]
-        if not found:
+        sites = [s for s in sites if _key(s) not in (known or ())]
+        if not sites:
             return
-        _copy(proto, found)
-    raise HloError(f"copies of {found[0].value.name} do not keep it from being overwritten")
+        _copy(proto, sites)
+    raise HloError(f"copies of {sites[0].value.name} do not keep it from being overwritten")
 
 
 def _conflicts(module: Module, target: str) -> list[CopySite]:
@@ -55,7 +52,7 @@ def _conflicts(module: Module, target: str) -> list[CopySite]:
 
 
 def _key(site: CopySite) -> Hashable:
-    """A hashable key of a site, equal before and after a change of a loop's state."""
+    """Returns a key by which a CopySite is known again after a change of a loop's state."""
     user = "" if site.user is None else site.user.name
     return site.computation.name, user, _named(site.value), _named(site.other)
 
@@ -77,7 +74,7 @@ def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
 
 
 def _copy_at(body: MutableComputation, site: CopySite) -> None:
-    """Copies the value at a site, and lets the instruction or result there take the copy."""
+    """Adds a copy of the value at a CopySite; the instruction or result there takes the copy."""
     if len(site.index) > 1:
         raise HloError(f"{site.value.name} is overwritten, and is in a tuple of tuples")
     user = None if site.user is None else body.named(site.user.name)
@@ -125,12 +122,6 @@ def _copied(body: MutableComputation, value: _Instruction) -> _Instruction:
     return body.make("copy", f"{value.name}.apart", value.shape, value)
 
 
-# Where values that must have one buffer are alive together, so that one of them needs a copy.
-#
-# Values join one buffer by one, in the order in which instructions run; where two of them would be
-# alive at once the place is a conflict.
-
-
 @dataclasses.dataclass(frozen=True)
 class CopySite:
     """An operand or result where two values would share a buffer, so that one must be copied.
@@ -164,7 +155,7 @@ def _in_order(computation: Computation) -> Sequence[Instruction]:
 
 
 class _Joining:
-    """Joins values into buffers, as long as no two of one buffer are live together."""
+    """Joins values that XLA puts into one buffer, as long as no two of it are live together."""
 
     def __init__(self, dataflow: Dataflow, target: str) -> None:
         self._flow = dataflow
@@ -180,18 +171,19 @@ class _Joining:
         """By value id, the values of its buffer; one list for each buffer."""
 
     def conflicts(self) -> list[CopySite]:
-        """Joins the values at all sites, and returns the sites where that is not possible."""
-        found = []
+        """Joins the values of each CopySite into one buffer; returns the sites where they clash."""
+        clashing = []
         for site in self._sites():
             if not self._join(site.value, site.other):
-                found.append(site)
-        return found
+                clashing.append(site)
+        return clashing
 
     def _sites(self) -> Iterator[CopySite]:
         """Yields all places where XLA's rules require two values to share a buffer, as CopySites.
 
-        Each comes after those at which a copy would not help: a copy that is the result of a branch
-        or of a loop's body only lives at its end, one of an operand right before its reader.
+        Of two that conflict the later one gets a copy, so those come first at which a copy would
+        not help: a copy that is the result of a branch or of a loop's body only lives at its end,
+        one of an operand right before its reader.
         """
         at, entry = self._flow.at, self._module.entry
         assert entry.root is not None
@@ -218,7 +210,7 @@ class _Joining:
                 yield CopySite(value, at[i, index], i.computation, i, operand, inner)
 
     def _changing(self, loop: Instruction) -> list[tuple[ShapeIndex, Value]]:
-        """Finds (index, value in the body's parameter) of a loop's state that iterations change.
+        """Finds the elements of a loop's state that iterations change: (index, value in the body).
 
         Joins each with the same element of the condition's parameter and of the loop's result.
         """
@@ -243,10 +235,8 @@ class _Joining:
                 assert branch.root is not None
                 yield CopySite(at[branch.root, index], result, branch, None, 0, index)
 
-    # Buffers.
-
     def _join(self, a: Value, b: Value) -> bool:
-        """Joins the buffers of two values; False, and no change, if values in them clash."""
+        """Joins the buffers of two values; returns False, without change, if their values clash."""
         mine, theirs = self._members[a.id], self._members[b.id]
         if mine is theirs:
             return True
@@ -292,8 +282,6 @@ class _Joining:
             for use in reads
         )
 
-    # Lifetimes, in the times of `_Times`.
-
     def _is_fixed(self, value: Value) -> bool:
         """Whether nothing may overwrite a value: constants, and arguments no output replaces."""
         i = value.instruction
@@ -313,22 +301,22 @@ class _Joining:
         return max([*seen, *map(times.of, uses)])
 
     def _written_in_flight(self, value: Value) -> set[Instruction]:
-        """Asynchronous starts that write their result over `value`, one of their operands.
+        """Finds asynchronous starts that write their result over `value`, one of their operands.
 
         Where a start only reads it, it is alive until the done.
         """
-        found = set()
+        starts = set()
         for use in value.uses:
             start = self._starts.get(use.instruction.computation)
             if start is not None:
                 pairs = in_place_pairs(use.instruction, self._target)
                 if any((use.operand, use.index) == pair[:2] for pair in pairs):
-                    found.add(start)
-        return found
+                    starts.add(start)
+        return starts
 
 
 def _is_held(use: Use, starts: set[Instruction]) -> bool:
-    """Whether a use by an async-update or -done is of an operand in one of these starts' tuples."""
+    """Whether a use is by an update or done of one of `starts`, of an operand in its tuple."""
     i = use.instruction
     while i.opcode in ("async-update", "async-done"):
         (i,) = i.operands
@@ -339,8 +327,8 @@ class _Times:
     """Logical times of all instructions run one by one, those of callees before their callers.
 
     Attributes:
-      at: by instruction; parameters all at once. entered: by instruction that calls, when the
-        first of its callees starts. end: by computation, after its last instruction.
+      at: by instruction, when it gives its result; parameters all at once. entered: by instruction
+        that calls, when its first callee starts. end: by computation, after its last instruction.
     """
 
     def __init__(self, module: Module) -> None:
@@ -350,7 +338,7 @@ class _Times:
         self._walk(module.entry, 0)
 
     def of(self, user: Instruction) -> int:
-        """The time at which an instruction takes its operands."""
+        """Returns when an instruction takes its operands: a caller when its first callee starts."""
         return self.entered.get(user, self.at[user])
 
     def _walk(self, computation: Computation, now: int) -> int:

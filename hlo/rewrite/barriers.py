@@ -32,7 +32,7 @@ def without_barriers(data: bytes) -> Module:
 
 
 def _expand(body: MutableComputation) -> bool:
-    """Removes a computation's barriers, and what only they read; whether it changed anything."""
+    """Removes a computation's barriers, and what only they read; returns whether there were any."""
     instructions = body.instructions()
     by_id = {i.id: i for i in instructions}
     tied = {k for i in instructions for k in i.control_predecessor_ids}

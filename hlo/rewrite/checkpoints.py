@@ -10,8 +10,7 @@ With p = ceil(N / k) k - N, iteration i has the position u = i + p, in segment u
 - The backward loop goes back one iteration at a time, and takes that one's initial state out of
   `since`. Into the slice that this frees it writes the initial state of an iteration of the segment
   before, which it takes out of `few`. It runs that iteration again, and writes the state that
-  results back into `few`. So when it has gone back through a segment, it has run the one before
-  again, in order.
+  results back into `few`. So when it is through a segment, it has run the one before in order.
 
 In even segments `since` has the iterations in order, in odd ones in reverse: so the freed slice is
 that of the iteration that runs again. Iterations before 0 are run on whatever is there; their state
@@ -32,11 +31,12 @@ _Instruction = xla_pb2.HloInstructionProto
 
 
 class Ring(NamedTuple):
-    """An array in a loop's state of which each iteration overwrites one slice.
+    """Describes an array in a loop's state of which each iteration overwrites one slice.
 
     Attributes:
       name: suffix for the names of its instructions. slices: how many it has.
-      at: adds the slice index to a fused body, computed from the counter, an instruction outside.
+      at: adds the instructions that compute the slice's index to a fused computation, from the
+        loop's counter, an instruction outside of it; returns the index.
     """
 
     name: str
@@ -45,19 +45,17 @@ class Ring(NamedTuple):
 
 
 class Segments:
-    """The iterations of a loop, divided into segments that are counted from the end.
+    """Divides a loop's iterations into segments, counted from the end, to keep few of its states.
 
-    Of two arrays of kept states `few` has a slice for each segment, `since` one for each iteration
-    of a segment. Methods add instructions to `inner` that compute an index from `iteration`.
+    Of two arrays of iterations' initial states `few` has a slice for each segment, `since` one for
+    each iteration of a segment. Methods add integer instructions to a fused computation. Raises
+    HloError if `every` is out of range, or the iterations are too many for 32-bit integers.
 
     Args:
       iterations: of the loop. every: iterations of a segment, at least 2 and fewer than there are.
 
     Attributes:
       every: as given. count: number of segments.
-
-    Raises:
-      HloError: `every` is out of range, or the iterations are too many for 32-bit integers.
     """
 
     def __init__(self, iterations: int, every: int) -> None:
@@ -68,17 +66,20 @@ class Segments:
             raise HloError(f"of {iterations} iterations, every {every}th cannot be kept")
 
     def kept(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the index of the slice of `few` that an iteration of the forward loop writes."""
+        """Computes the index at which a forward iteration writes its initial state into `few`.
+
+        That array has a slice for each segment of iterations; iteration 0 writes slice 0, others
+        the slice of the first segment that begins with or after them.
+        """
         here = inner.integer("add", iteration, self._missing + self.every - 1)
         segment = inner.integer("divide", here, self.every)
         # Iteration 0 alone has a slice of its own.
         return inner.integer("minimum", segment, iteration)
 
     def since(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the index of the slice of `since` with an iteration's initial state.
+        """Computes the index of an iteration's initial state in the array `since`.
 
-        Args:
-          inner: fused body to which instructions are added. iteration: number of the iteration.
+        That array has a slice for each iteration of one segment.
         """
         here = inner.integer("add", iteration, self._missing)
         rest = inner.integer("remainder", here, 2 * self.every)
@@ -86,19 +87,26 @@ class Segments:
         return inner.integer("minimum", rest, back)
 
     def before(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the index of the slice of `few` for the segment before the iteration's."""
+        """Computes the number of the segment before the iteration's, by instructions in `inner`."""
         here = inner.integer("add", iteration, self._missing)
         return inner.integer("add", inner.integer("divide", here, self.every), -1)
 
     def again(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes which forward iteration the backward loop reruns in this one; may be below 0."""
+        """Computes which forward iteration is rerun while the backward loop is at `iteration`.
+
+        It is in the segment before; the number may be below 0.
+        """
         here = inner.integer("add", iteration, self._missing)
         begin = inner.integer("multiply", inner.integer("divide", here, self.every), 2 * self.every)
         mirrored = inner.integer("subtract", begin, here)
         return inner.integer("add", mirrored, -1 - self._missing)
 
     def after(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the slice of `few` for the state after `again`; the last if that is below 0."""
+        """Computes the index at which the state after the rerun iteration is written into `few`.
+
+        That array has a slice for each segment. Where the iteration's number (`again`) is below 0,
+        the index is past the end, which XLA clamps to the last slice.
+        """
         before_first = inner.integer(
             "minimum", inner.integer("negate", self.again(inner, iteration)), 1
         )
@@ -107,7 +115,10 @@ class Segments:
 
 
 def kept_in(segments: Segments) -> tuple[Ring, Ring]:
-    """Describes the two arrays of kept states that a forward loop writes: (`few`, `since`)."""
+    """Describes the arrays into which a forward loop writes the initial states of its iterations.
+
+    Returns one with a slice for each segment, and one with a slice for each iteration of one.
+    """
 
     def few(inner: FusedBody, counter: _Instruction) -> _Instruction:
         return segments.kept(inner, inner.parameter(counter))
@@ -119,11 +130,12 @@ def kept_in(segments: Segments) -> tuple[Ring, Ring]:
 
 
 class Places(NamedTuple):
-    """At which numbers of the backward loop's state the arrays are that hold checkpoints.
+    """Numbers of the elements of the backward loop's state that are arrays of checkpoints.
 
     Attributes:
-      few, since: for each of `Checkpoints.kept` (see `Segments`); -1 where `since` is missing.
-      residuals: for each of `Checkpoints.residuals`, its array `since`.
+      few, since: for each of `Checkpoints.kept`, of its array with a slice for each segment of
+        iterations, and of its array for the iterations of one segment, -1 if that is missing.
+      residuals: for each of `Checkpoints.residuals`, of its array for one segment's iterations.
     """
 
     few: list[int]
@@ -134,9 +146,7 @@ class Places(NamedTuple):
 class RerunEdit:
     """Changes the backward loop's body so that it reruns iterations of the forward loop.
 
-    Args:
-      module: of the loops. checkpoints: which states are kept.
-      places: of the checkpoints' arrays in the backward loop's state.
+    `places` are numbers of elements in the backward loop's state, of arrays of kept states.
     """
 
     def __init__(self, module: LoopModule, checkpoints: Checkpoints, places: Places) -> None:
@@ -147,7 +157,10 @@ class RerunEdit:
         self._places = places
 
     def begin(self) -> dict[str, _Instruction]:
-        """Adds reads of kept states; returns name -> instruction. HloError if a name is taken."""
+        """Adds reads of kept states to the backward loop's body; returns them by name.
+
+        Raises HloError if a name is taken.
+        """
         made = {}
         if self._checkpoints.again:
             name = self._module.names.claim(self._checkpoints.again)
@@ -166,7 +179,11 @@ class RerunEdit:
         return made
 
     def end(self, value: Callable[[ValueRef], _Instruction]) -> None:
-        """Adds writes of the rerun's results, which `value` finds, into the checkpoints' arrays."""
+        """Adds writes of the rerun forward iteration's results into the arrays of kept states.
+
+        Args:
+          value: finds the instruction of a result that `Checkpoints` describes.
+        """
         residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
         for residual, since in residuals:
             self._put(since, value(residual.again), self._segments.since)
@@ -175,7 +192,7 @@ class RerunEdit:
             self._put(few, value(kept.following), self._segments.after, early=early)
 
     def _iteration(self, inner: FusedBody) -> _Instruction:
-        """Adds the number of the forward iteration that a backward iteration goes back to."""
+        """Adds the number of the forward iteration that the backward loop is at to `inner`."""
         return inner.index(self._body.named(self._module.edit.counter), self._module.edit.iteration)
 
     def _add(
@@ -186,7 +203,11 @@ class RerunEdit:
     def _taken(
         self, name: str, element: int, at: Callable[[FusedBody, _Instruction], _Instruction]
     ) -> _Instruction:
-        """Adds a fusion `name` that reads slice `at` of an array, an element of the state."""
+        """Adds a fusion `name` that reads a slice of an array in the loop's state.
+
+        Args:
+          element: the array's number in the state. at: computes the slice's index in the fusion.
+        """
         inner = self._module.fused_body(self._module.names.claim(name))
         whole = self._body.element(element)
         return self._add(
@@ -201,9 +222,11 @@ class RerunEdit:
         *,
         early: bool = True,
     ) -> None:
-        """Adds a fusion that writes `value` into slice `at` of an array, an element of the state.
+        """Adds a fusion that writes `value` as a slice into an array of the loop's state.
 
-        If `early`, it is scheduled before older instructions: the old slice is not kept for long.
+        Args:
+          element: the array's number in the state. at: computes the slice's index in the fusion.
+          early: whether to schedule it before older instructions, so that the old slice can go.
         """
         name = self._module.names.new(f"{value.name}.put")
         inner = self._module.fused_body(name)

@@ -43,13 +43,11 @@ class Clone:
 
 def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
     """Adds clones to a module, each scheduled right before its first reader.
+    Raises HloError if a name is unknown or taken, or a clone has no reader.
 
     Args:
       proto: a scheduled module, changed in place; what nothing reads any more is removed.
       clones: in an order in which each comes after the clones that it reads.
-
-    Raises:
-      HloError: a name is unknown or taken, or a clone has no reader.
     """
     if not clones:
         return
@@ -81,7 +79,7 @@ class _Cloner:
         """By clone, in order, the ids of what reads it."""
 
     def add(self, clone: Clone) -> None:
-        """Adds one clone, without a place in the schedule, and makes its readers read it."""
+        """Adds a clone that is not scheduled yet, and makes its readers read it."""
         computation = self._computation
         if clone.name in computation:
             raise HloError(f"the module has an instruction {clone.name} already; plan it again")
@@ -127,7 +125,7 @@ class _Cloner:
         self._computation.reorder()
 
     def _scheduled(self) -> list[int]:
-        """All ids in execution order, each clone just before its first reader; HloError without."""
+        """Lists all ids in execution order, clones before their first readers. HloError without."""
         step = {k: n for n, k in enumerate(self._order)}
         for k in reversed(self._readers):  # what reads a clone has its place by now
             if not self._readers[k]:

@@ -16,11 +16,7 @@ P = ParamSpec("P")
 
 
 class Edit:
-    """A copy of a module to which changes are made one by one; if one raises, discard the copy.
-
-    Args:
-      module: a scheduled one, which is not changed.
-    """
+    """A copy of a scheduled module that is changed step by step; if a step raises, discard it."""
 
     def __init__(self, module: Module) -> None:
         self._before = module
@@ -51,7 +47,7 @@ class Edit:
         return self
 
     def hold(self, holds: Mapping[str, Sequence[int]]) -> Edit:
-        """Keeps operands live one step more (`hlo.rewrite.aliases.add_holds`); returns self."""
+        """Keeps operands live for one step after their instructions (`add_holds`); returns self."""
         add_holds(self._proto, holds)
         return self
 
@@ -61,14 +57,12 @@ class Edit:
         attributes: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Edit:
         """Sets execution orders, and adds frontend attributes; returns self.
+        Raises HloError if a name is unknown, or an order is not a permutation of the computation.
 
         Args:
           order: computation name -> all its instruction names in execution order. Computations that
             are not named keep their schedule.
           attributes: as for `note`.
-
-        Raises:
-          HloError: a name is unknown, or an order is not a permutation of the computation.
         """
         module = MutableModule(self._proto)
         scheduled = self._proto.schedule.sequences
@@ -100,11 +94,9 @@ class Edit:
         return self
 
     def guard(
-        self,
-        buffers: Iterable[list[Value]],
-        orders: Mapping[Computation, Sequence[Instruction]],
+        self, buffers: Iterable[list[Value]], orders: Mapping[Computation, Sequence[Instruction]]
     ) -> Edit:
-        """Adds control edges against rematerialization (`guards.add_guards`); returns self."""
+        """Adds control edges from readers of buffers to later writers (`guards`); returns self."""
         guards.add_guards(self._proto, buffers, orders)
         return self
 
@@ -115,10 +107,7 @@ class Edit:
     def module(self) -> Module:
         """Returns the changed copy as a Module; no more changes may be made after this.
 
-        Unchanged fused computations are the original Module's objects.
-
-        Raises:
-          HloError: the copy refers to an unknown id.
+        Unchanged fused computations are the original's objects. HloError if an id is unknown.
         """
         if self._reshaped is None:
             return module_from_proto(self._proto)

@@ -32,13 +32,10 @@ class Part:
 
 
 class FusedBody:
-    """Builds the computation of a new fusion, instruction by instruction.
+    """Builds the computation of a new fusion, instruction by instruction, from an empty one.
 
     Most methods add an instruction to it and return that. Values "outside" are instructions that
     the fusion will have as operands; a parameter stands for each.
-
-    Args:
-      body: a new, empty computation.
     """
 
     def __init__(self, body: MutableComputation) -> None:
@@ -49,11 +46,11 @@ class FusedBody:
         """By element type."""
 
     def copied(self, i: _Instruction, operands: Sequence[_Instruction]) -> _Instruction:
-        """Adds a copy of `i` with other operands, and without control predecessors."""
+        """Adds a copy of `i` without control predecessors that reads `operands`, also in here."""
         return self._body.add(copied(i, self._body.names.new(f"{i.name}.loop"), operands))
 
     def parameter(self, value: _Instruction) -> _Instruction:
-        """Returns the parameter for `value`, an instruction outside; adds it if missing."""
+        """Returns the parameter through which the fusion reads `value`; adds it if missing."""
         if value.id not in self._parameters:
             number = len(self._parameters)
             made = self._body.make("parameter", "param.loop", value.shape, parameter_number=number)
@@ -61,7 +58,7 @@ class FusedBody:
         return self._parameters[value.id]
 
     def value_of(self, parameter: _Instruction) -> int:
-        """The id of the outside instruction for which a parameter stands."""
+        """Returns the id of the instruction that the fusion reads through a parameter."""
         return next(k for k, i in self._parameters.items() if i.id == parameter.id)
 
     def arrange(self, numbers: Mapping[int, int]) -> None:
@@ -71,8 +68,8 @@ class FusedBody:
           numbers: id of an outside instruction -> its parameter number in another fusion.
         """
         last = max(numbers.values(), default=-1) + 1
-        found = sorted(self._parameters, key=lambda k: numbers.get(k, last))  # stable
-        self._parameters = {k: self._parameters[k] for k in found}
+        arranged = sorted(self._parameters, key=lambda k: numbers.get(k, last))  # stable
+        self._parameters = {k: self._parameters[k] for k in arranged}
         for number, i in enumerate(self._parameters.values()):
             i.parameter_number = number
 
@@ -89,7 +86,10 @@ class FusedBody:
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
-        """Adds a dynamic-slice: slice `at` along `axis` of `stack`, outside, cast to `whole`."""
+        """Adds a dynamic-slice of extent 1 along `axis` of `stack`, an array outside the fusion.
+
+        The array is bitcast to shape `whole` first; `at` is the index, inside the fusion.
+        """
         stack = self.cast(self.parameter(stack), whole)
         part = slice_shape(whole, axis)
         indices = [
@@ -102,7 +102,7 @@ class FusedBody:
         )
 
     def part(self, whole: _Instruction, part: Part) -> _Instruction:
-        """Adds a slice of `whole`, a concatenate's result: the range that `part` describes."""
+        """Adds a slice of `whole`, the value of a concatenate: the range of one operand, `part`."""
         shape = _Shape.FromString(part.shape)
         whole = self.cast(whole, _Shape.FromString(part.whole))
         starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
@@ -114,13 +114,19 @@ class FusedBody:
     def update(
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
     ) -> _Instruction:
-        """Adds a dynamic-update-slice: `value` as slice `at` of `stack`, both outside."""
+        """Adds a dynamic-update-slice of array `stack` by slice `value`, both outside the fusion.
+
+        `at` is the slice's index along `axis`, inside the fusion.
+        """
         return self.put(stack, self.parameter(value), at, axis)
 
     def put(
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
     ) -> _Instruction:
-        """Adds a dynamic-update-slice: `value`, inside, as slice `at` of `stack`, outside."""
+        """Adds a dynamic-update-slice of `stack`, outside the fusion, by slice `value` inside it.
+
+        `at` is the slice's index along `axis`, inside the fusion.
+        """
         part = self.cast(value, slice_shape(stack.shape, axis))
         indices = [
             at if k == axis else self._constant(0, at.shape)
@@ -131,7 +137,10 @@ class FusedBody:
     def part_at(
         self, array: _Instruction, part: _Shape, indices: Sequence[_Instruction]
     ) -> _Instruction:
-        """Adds a dynamic-slice of an outside array at `indices`, with the extents of `part`."""
+        """Adds a dynamic-slice of `array`, outside the fusion, with the extents of shape `part`.
+
+        Its `indices` are instructions inside, one for each dimension.
+        """
         shape = _Shape()
         shape.CopyFrom(array.shape)
         shape.dimensions[:] = part.dimensions
@@ -144,7 +153,7 @@ class FusedBody:
     def put_at(
         self, array: _Instruction, part: _Instruction, indices: Sequence[_Instruction]
     ) -> _Instruction:
-        """Adds a dynamic-update-slice of the outside `array` at `indices` by `part`, inside."""
+        """Adds a dynamic-update-slice of `array`, outside the fusion; other operands are inside."""
         operands = self.parameter(array), part, *indices
         return self._body.make("dynamic-update-slice", "update.loop", array.shape, *operands)
 
@@ -158,7 +167,10 @@ class FusedBody:
         return self._body.make("broadcast", "zeros.loop", shape, zero)
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
-        """Adds factor * counter + offset, an integer; once for each `form`, (1 or -1, offset)."""
+        """Adds factor * counter + offset, once for each `form`, which is (factor, offset).
+
+        The counter is an integer outside the fusion; factor is 1 or -1.
+        """
         if form not in self._iterations:
             here = self.parameter(counter)
             factor, offset = form
@@ -171,12 +183,12 @@ class FusedBody:
         return self._iterations[form]
 
     def integer(self, opcode: str, one: _Instruction, *others: _Instruction | int) -> _Instruction:
-        """Adds an operator on scalar integers; Python integers among them become constants."""
+        """Adds operation `opcode` on scalar integers; Python integers become constants."""
         read = [self._constant(o, one.shape) if isinstance(o, int) else o for o in others]
         return self._body.make(opcode, f"{opcode}.loop", one.shape, one, *read)
 
     def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """Adds a broadcast to a shape, in which each slice along `axis` is equal to `value`."""
+        """Adds a broadcast to `shape` in which each slice along `axis` is equal to `value`."""
         extents = [n for k, n in enumerate(shape.dimensions) if k != axis]
         one = _Shape(element_type=shape.element_type, dimensions=extents, layout=shape.layout)
         one.is_dynamic_dimension[:] = [False] * len(extents)
@@ -194,7 +206,7 @@ class FusedBody:
         return i if not i.shape.dimensions else self._body.make("bitcast", "scalar.loop", shape, i)
 
     def zero(self, shape: _Shape) -> _Instruction:
-        """Adds the integer 0 of a scalar `shape`, or returns the one added before."""
+        """Adds a scalar integer 0, or returns the one of this type that was added before."""
         return self._constant(0, shape)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
@@ -208,13 +220,11 @@ class FusedBody:
         return made
 
     def fusion(self, name: str, root: _Instruction, kind: str, like: _Instruction) -> _Instruction:
-        """Makes the fusion that calls this computation, with root `root`; the caller must add it.
+        """Makes a fusion that calls this computation, with root `root`; the caller must add it.
+        Raises HloError if nothing reads some instruction inside, which XLA does not accept.
 
         Args:
           name, kind: of the fusion. like: an instruction whose other fields are copied.
-
-        Raises:
-          HloError: nothing reads some instruction of the computation, which XLA does not accept.
         """
         made = self._body.instructions()
         read = {k for i in made for k in i.operand_ids} | {root.id}
@@ -231,7 +241,7 @@ class FusedBody:
 
 
 def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
-    """A copy of `shape` with an extent of 1 in dimension `axis`."""
+    """Copies `shape`, with an extent of 1 in dimension `axis`."""
     part = _Shape()
     part.CopyFrom(shape)
     part.dimensions[axis] = 1
@@ -239,7 +249,7 @@ def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
 
 
 def stack_shape(shape: bytes, iterations: int) -> bytes:
-    """The shape of `iterations` arrays of one shape, stacked in dimension 0; both serialized."""
+    """Makes the shape of `iterations` arrays stacked in dimension 0; both shapes are serialized."""
     part = _Shape.FromString(shape)
     whole = _Shape(element_type=part.element_type, dimensions=[iterations, *part.dimensions])
     whole.layout.CopyFrom(part.layout)

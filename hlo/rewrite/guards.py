@@ -38,13 +38,13 @@ def add_guards(
     """
     edges, alone = _needed(buffers, orders)
     module = MutableModule(proto)
-    found = module.find(edges.keys() | alone, {c.id for c in orders})
-    for home, i in found:
+    holders = module.find(edges.keys() | alone, {c.id for c in orders})
+    for home, i in holders:
         known = set(i.control_predecessor_ids)
         added = sorted(home.named(name).id for name in edges.get(i.name, ()))
         i.control_predecessor_ids.extend(k for k in added if k not in known)
     handing: dict[int, dict[int, list[xla_pb2.HloInstructionProto]]] = {}
-    for home, i in found:
+    for home, i in holders:
         if i.name in alone:
             where = home.computation.id
             if where not in handing:
@@ -56,7 +56,7 @@ def add_guards(
 
 
 def _needed(buffers: Iterable[list[Value]], orders: Orders) -> tuple[dict[str, set[str]], set[str]]:
-    """Finds (edges: writer of a shared buffer -> earlier readers, fusions that XLA may clone).
+    """Finds edges (writer of a shared buffer -> earlier readers) and fusions that XLA may clone.
 
     All are names. The fusions are those that are bound to overwrite an operand (`_may_be_cloned`).
     """
@@ -88,9 +88,11 @@ def _add(
     step: Mapping[Instruction, int],
     edges: dict[str, set[str]],
 ) -> None:
-    """Adds to `edges` (writer -> readers, by name) each reader of a buffer, at the next writer.
+    """Adds the name of each reader of a shared buffer to `edges`, under that of the next writer.
 
-    `writers` maps a step to the value of the buffer that is defined then.
+    Args:
+      values: of the buffer. writers: step -> the value of the buffer that is defined then.
+      step: by instruction, its place in the execution order.
     """
     times = sorted(writers)
     for reader in {use.instruction for value in values for use in value.uses}:
@@ -106,7 +108,7 @@ def _is_idle(reader: Instruction) -> bool:
 
 
 def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
-    """Whether XLA may clone the bound fusion that defines `value` over another of `values`.
+    """Whether XLA may clone a fusion that is bound to write `value` over another of `values`.
 
     It does not if the value is part of the computation's result. What overwrites an operand by
     XLA's own rules does so in any order, and is left as it is.
@@ -120,11 +122,11 @@ def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
 
 def _handing(home: MutableComputation) -> dict[int, list[xla_pb2.HloInstructionProto]]:
     """Maps an instruction's id to the bitcasts and get-tuple-elements that read it."""
-    found: dict[int, list[xla_pb2.HloInstructionProto]] = collections.defaultdict(list)
+    readers: dict[int, list[xla_pb2.HloInstructionProto]] = collections.defaultdict(list)
     for i in home.instructions():
         if i.opcode in _HANDING:
-            found[i.operand_ids[0]].append(i)
-    return found
+            readers[i.operand_ids[0]].append(i)
+    return readers
 
 
 def _put_behind(
@@ -132,9 +134,9 @@ def _put_behind(
     home: MutableComputation,
     handing: Sequence[xla_pb2.HloInstructionProto],
 ) -> None:
-    """Schedules one of `handing`, which forward a fusion's result, right behind the fusion.
+    """Schedules an instruction that forwards a fusion's result right behind it, by control edge.
 
-    Where all of them have control predecessors, it is a new bitcast.
+    It is one of `handing`, which forward it, or a new bitcast where they have control predecessors.
     """
     handed = next((i for i in handing if not i.control_predecessor_ids), None)
     if handed is not None:

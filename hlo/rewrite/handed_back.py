@@ -17,10 +17,7 @@ def keep_frame_ids(module: bytes) -> bytes:
     XLA numbers the frames of a module that a hook returns anew, each after its parents as
     operations name them (HloModule::CanonicalizeStackFrameIds), and then drops the returned table
     for the one it had (UpdateHloModuleFromProto). Where each frame's parent is the one before it,
-    the new numbers are the old ones.
-
-    Args:
-      module: a serialized HloModuleProto.
+    the new numbers are the old ones. Takes and returns a serialized HloModuleProto.
     """
     proto = Message(module)
     if _STACK_FRAME_INDEX not in proto.numbers():
@@ -35,10 +32,8 @@ def loses_memories(module: bytes) -> bool:
     """Whether results would change their memory space if a hook returned this module to XLA.
 
     XLA makes the entry's layout anew from its root (UpdateHloModuleFromProto). On a CPU a result in
-    `pinned_host` has its memory space in the layout alone, and JAX would find it on the device.
-
-    Args:
-      module: a serialized HloModuleProto, as XLA gave it to the hook.
+    `pinned_host` has its memory space in the layout alone, and JAX would find it on the device. The
+    module is a serialized HloModuleProto, as XLA gave it to the hook.
     """
     proto = Message(module)
     asked = _memories(Message(proto.blob(_HOST_PROGRAM_SHAPE)))
@@ -46,12 +41,12 @@ def loses_memories(module: bytes) -> bool:
         return False
     entry = proto.integer(_ENTRY_ID)
     computations = proto.messages(_COMPUTATIONS)
-    (found,) = [c for c in computations if c.integer(_COMPUTATION_ID) == entry]
-    return asked != _memories(found.message(_PROGRAM_SHAPE))
+    (computation,) = [c for c in computations if c.integer(_COMPUTATION_ID) == entry]
+    return asked != _memories(computation.message(_PROGRAM_SHAPE))
 
 
 def _memories(program_shape: Message) -> list[int]:
-    """Numbers of the memory spaces of the arrays in a ProgramShapeProto's result, in order."""
+    """Lists the memory spaces, by number, of the arrays in a ProgramShapeProto's result."""
 
     def visit(shape: Message) -> list[int]:
         if parts := shape.messages(_TUPLE_SHAPES):

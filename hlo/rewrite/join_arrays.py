@@ -51,13 +51,11 @@ class Join:
 
 def join_arrays(proto: xla_pb2.HloModuleProto, joins: Sequence[Join], target: str) -> None:
     """Makes the two arrays of each `Join` one, which the loop reads and overwrites slice by slice.
+    Raises HloError if there is no such loop, or it reads something only after it is overwritten.
 
     Args:
       proto: a scheduled module, changed in place. joins: of any of its loops.
       target: "cpu", "cuda" or "tpu", whose in-place rules say what must be copied all the same.
-
-    Raises:
-      HloError: the module has no such loop, or something is read only after it is overwritten.
     """
     if not joins:
         return
@@ -106,12 +104,12 @@ def _read_first(module: LoopModule, join: Join) -> None:
 def _write_part(
     body: MutableComputation, put: _Instruction, read: _Instruction, written: _Instruction
 ) -> None:
-    """Makes a fusion that updates part of a slice, and writes the slice, write the part alone.
+    """Makes the fusion `put`, which writes a slice with some rows replaced, write those alone.
 
     In place; nothing is done if it has another form. `written` has the slice's other rows already.
 
     Args:
-      body: of the fusion `put`. read: the operand that it slices.
+      body: of the fusion. read: the operand that it slices.
       written: the operand into which it writes the slice; it is to be the same array as `read`.
     """
     first, last = (body.parameter(list(put.operand_ids).index(i.id)) for i in (read, written))
@@ -145,7 +143,7 @@ def _uncast(body: MutableComputation, i: _Instruction) -> _Instruction:
 
 
 def _slice_first(module: LoopModule, join: Join, put: _Instruction, read: _Instruction) -> None:
-    """Adds a fusion that reads a slice, from which `put` reads it instead of from the array.
+    """Adds a fusion that takes a slice of the array `read`, and makes fusion `put` read that slice.
 
     XLA lets a fusion write over an array that it reads only if it reads each element where it
     writes it, and otherwise runs it over the whole array.
@@ -170,14 +168,14 @@ def _slice_first(module: LoopModule, join: Join, put: _Instruction, read: _Instr
 
 
 def _ends(body: MutableComputation, reader: _Instruction) -> Iterable[_Instruction]:
-    """The instructions that end a read of an array: `reader`, or an async-start's dones."""
+    """Finds the instructions that end a read of an array: `reader`, or an async-start's dones."""
     if not reader.opcode.endswith(("-start", "-update")):
         return [reader]
     return [i for following in body.readers(reader) for i in _ends(body, following)]
 
 
 def _give(parent: MutableComputation, begun: _Instruction) -> None:
-    """Removes a copy of a loop's initial value `begun`, if nothing else reads that now."""
+    """Removes a copy of `begun`, a loop's former initial value, if only the copy reads that now."""
     readers = parent.readers(begun)
     if begun.opcode in ("broadcast", "fusion") and len(readers) == 1:
         (copy,) = readers

@@ -78,7 +78,7 @@ class NewInstruction:
     restores: bool = False
 
     def inside(self, name: str) -> str:
-        """The name of the copy of instruction `name` of a branch that `original` runs."""
+        """Names the copy of instruction `name` of a computation that `original` runs."""
         return f"{name}.{self.name}"
 
 
@@ -126,6 +126,8 @@ Added = str | int | NewResidual | Overwritten | FinalElement
 class OperandReplacement:
     """Replaces a scan residual as an operand of an instruction in the backward loop's body.
 
+    A scan residual is an array with a slice for each iteration, written by the forward loop.
+
     Attributes:
       reader: name of the instruction. operand: number of the operand that is the scan residual.
       given: what it reads instead.
@@ -160,7 +162,7 @@ class Checkpointed:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A value of the forward loop's body, kept since the last checkpoint only, else recomputed.
+    """A value of the forward loop's body, kept for the last k iterations only, else recomputed.
 
     Attributes:
       value: name of the instruction of that body that gives it; index: of a leaf of its result.
@@ -176,7 +178,7 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Which values the forward loop keeps at every k-th iteration; iterations between run again.
+    """Describes values that the forward loop keeps at every k-th iteration; others are rerun.
 
     Attributes:
       every: k, at least 2 and less than the number of iterations.
@@ -199,13 +201,12 @@ class LoopEdit:
     slice, and each iteration of the backward loop, the reader, reads one.
 
     Attributes:
-      writer, reader: names of the whiles, both of one computation, or each of one that only runs
-        it and is called there.
+      writer, reader: names of the whiles, each in one computation or one that only runs that while.
       dropped: (element of the writer's state, element of the reader's) of each scan residual.
       added: new elements of the reader's state: an instruction beside the loops, by name; what the
         writer leaves in an element of its state; or a new scan residual, of an element of the
-        writer's state at the start of each iteration, by its number, or of a value that its body
-        computes or overwrites.
+        writer's state at each iteration's start, by number, or of a value that its body computes or
+        overwrites.
       counter: name of the instruction of the reader's body that counts its iterations.
       iterations: of each loop.
       written, place: (factor, offset) of the slice that an iteration of the writer writes, and of

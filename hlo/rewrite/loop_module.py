@@ -38,9 +38,10 @@ class LoopSite:
         return start
 
     def whole(self) -> list[_Instruction]:
-        """All instructions with the state's shape but `start` and those in body and condition.
+        """Lists the instructions of the state's shape that give or hand on the loop's whole state.
 
-        Also drops the `program_shape` of `called`, as that is to change.
+        That is the while, or the call, its computation's parameter and the while. Also drops the
+        `program_shape` of `called`, as that is to change.
         """
         if self.called is None:
             return [self.loop]
@@ -51,11 +52,8 @@ class LoopSite:
 class LoopModule(MutableModule):
     """A module in which a forward and a backward while loop are edited together.
 
-    Args:
-      proto: of the module, changed in place. edit: what is changed.
-
     Attributes:
-      edit: as given. platform: that it is for. thread: the execution thread of new computations.
+      edit: what is changed. platform: that it is for. thread: execution thread of new computations.
     """
 
     def __init__(self, proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
@@ -77,7 +75,7 @@ class LoopModule(MutableModule):
 
     @property
     def parent(self) -> MutableComputation:
-        """The computation that uses the results of the forward loop and of the backward one."""
+        """Returns the computation that uses the results of both loops."""
         return self.writer.parent
 
     @property
@@ -91,7 +89,7 @@ class LoopModule(MutableModule):
         return self.called(self.reader.loop)
 
     def site(self, name: str) -> LoopSite:
-        """Finds a while loop by name, and where it is used. Raises HloError if it is nowhere."""
+        """Finds the while of this name, and where it is used. HloError if it is not called."""
         ((home, loop),) = self.find([name])
         (start,) = home.operands(loop)
         if start.opcode != "parameter":
@@ -119,13 +117,16 @@ class LoopModule(MutableModule):
         )
 
     def fused_body(self, name: str) -> FusedBody:
-        """A FusedBody for a new, empty fused computation, named for a fusion of this name."""
+        """Makes a FusedBody for a new, empty fused computation of a fusion of this name."""
         return FusedBody(self.new_fused(f"{name}.computation"))
 
     def turned(
         self, body: MutableComputation, counter: _Instruction, form: tuple[int, int]
     ) -> _Instruction:
-        """Adds factor * counter + offset to a body, once; `form`: (factor, 1 or -1; offset)."""
+        """Adds factor * counter + offset to a loop's body, once for each `form`.
+
+        That is (factor, offset), with a factor of 1 or -1.
+        """
         if form == (1, 0):
             return counter
         factor, offset = form
@@ -143,13 +144,18 @@ class LoopModule(MutableModule):
         counter: _Instruction,
         form: tuple[int, int],
     ) -> _Instruction:
-        """Adds factor * counter + offset for a fusion: in it, or on a TPU in `body`, as operand."""
+        """Adds factor * counter + offset for a fusion, inside of it or on a TPU outside.
+
+        Args:
+          inner: the fusion's computation. body: the loop's, in which it is computed on a TPU; the
+            fusion has it as an operand then. form: (factor, offset), with a factor of 1 or -1.
+        """
         if self.platform.emits_any_fusion:
             return inner.index(counter, form)
         return inner.parameter(self.turned(body, counter, form))
 
     def unwritten(self, body: MutableComputation, name: str, shape: _Shape) -> _Instruction:
-        """Adds an array of any content: zeros, or on a TPU uninitialised memory."""
+        """Adds an array whose content nothing reads: zeros, or on a TPU uninitialised memory."""
         if allocating := self.platform.allocating_call:
             return body.make(
                 "custom-call",
@@ -166,7 +172,10 @@ class LoopModule(MutableModule):
         )
 
     def unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
-        """Returns the fusion that an async-start runs, and the operand numbers it reads there."""
+        """Returns the fusion that an async-start runs, and its operands as numbers of the start's.
+
+        Raises HloError if it runs more than one fusion.
+        """
         wrapper = self.called(start)
         operands = wrapper.operands(wrapper.root)
         if any(o.opcode != "parameter" for o in operands):
@@ -175,13 +184,13 @@ class LoopModule(MutableModule):
 
     @staticmethod
     def leaf(body: MutableComputation, whole: _Instruction, index: ShapeIndex) -> _Instruction:
-        """Returns the leaf of a result at a shape index, by get-tuple-elements that it adds."""
+        """Adds get-tuple-elements that take the leaf at a shape index out of the value `whole`."""
         for k in index:
             whole = body.tuple_element(whole, k)
         return whole
 
     def trim(self) -> None:
-        """Removes results of added fusions that nothing reads, and unread additions."""
+        """Removes added instructions, and results of added fusions, that nothing reads."""
         for changed in self.bodies():
             if changed.is_scheduled:
                 made = [i for i in changed.added() if i.opcode in ("fusion", "custom-call")]

@@ -20,20 +20,16 @@ _Shape = xla_pb2.ShapeProto
 
 
 class States:
-    """Adds elements to the states (tuples) of a forward and a backward while loop, or removes some.
-
-    Args:
-      module: that has the loops.
-    """
+    """Adds elements to the states (tuples) of a forward and a backward while, or removes some."""
 
     def __init__(self, module: LoopModule) -> None:
         self._module = module
 
     def added(self, new: Added) -> _Instruction:
-        """Returns the initial value of a new element of the backward loop's state.
+        """Makes the initial value of a new element of the backward loop's state.
 
-        If that is a scan residual, it is an array that is added to the forward loop, in which each
-        iteration stores a value as its slice.
+        For a scan residual it is the final value of an array that is added to the forward loop, in
+        which each iteration stores a value as its slice.
         """
         parent, writer = self._module.parent, self._module.writer
         if isinstance(new, str):
@@ -57,11 +53,9 @@ class States:
         return self._kept(value.name, value.shape, lambda put: put.parameter(value), ring)
 
     def checkpoints(self, checkpoints: Checkpoints) -> Places:
-        """Adds arrays of checkpoints to the forward loop; the backward loop gets their final
-        values.
+        """Adds arrays of checkpoints to the state of the forward loop, and to the backward loop's.
 
-        Returns:
-          The arrays' numbers in the state of the backward loop.
+        The latter starts with their final values. Returns their numbers in its state.
         """
         few, since = kept_in(Segments(self._module.edit.iterations, checkpoints.every))
         reader, source = self._module.reader, self._module.forward
@@ -88,7 +82,16 @@ class States:
     def _kept(
         self, name: str, shape: _Shape, value: Callable[[FusedBody], _Instruction], ring: Ring
     ) -> _Instruction:
-        """Adds an array to the forward loop, of slices of `value`; returns its final value."""
+        """Adds an array to the forward loop's state, of which each iteration writes a slice.
+
+        Args:
+          name: for its instructions. shape: of a slice.
+          value: adds a slice's value to the computation of the fusion that writes it; returns that.
+          ring: the array's number of slices, and which of them an iteration writes.
+
+        Returns:
+          The array after the loop.
+        """
         writer, parent, body = self._module.writer, self._module.parent, self._module.forward
         counter = body.element(0)
         whole = _Shape.FromString(stack_shape(shape.SerializeToString(), ring.slices))
@@ -127,10 +130,8 @@ class States:
         """Removes elements, by number, from a loop's state; nothing may read their final values.
 
         One that a fusion computes beside results that stay cannot be removed: its array is cut to
-        `SLOTS` (2) slices, which the fusion goes on writing.
-
-        Raises:
-          HloError: something reads one, or nothing reads anything else of the loop.
+        `SLOTS` (2) slices, which the fusion goes on writing. Raises HloError if something reads
+        one, or nothing reads anything else of the loop.
         """
         if site.i.name not in site.parent:
             raise HloError(f"nothing reads {site.loop.name} without these elements")
@@ -141,7 +142,7 @@ class States:
         self.shrink(site, [k for k in gone if k not in held])
 
     def _shorten(self, site: LoopSite, body: MutableComputation, k: int) -> None:
-        """Cuts array `k` of a loop's state, which a fusion writes and nothing reads, to `SLOTS`."""
+        """Cuts array `k` of a loop's state to `SLOTS` (2) slices, where only one fusion uses it."""
         end = body.operands(body.root)[k]
         (fusion,) = body.operands(end)
         element = body.element(k)
@@ -205,16 +206,16 @@ class States:
 
 
 def _held(body: MutableComputation, gone: Iterable[int]) -> list[int]:
-    """The numbers of `gone` whose value a fusion gives beside other results, which stay."""
+    """Finds which elements `gone` of a loop's state a fusion computes beside some that stay."""
     ends = {k: body.operands(body.root)[k] for k in gone}
     lost = {i.id for i in ends.values()}
-    found = []
+    held = []
     for k, end in ends.items():
         if end.opcode == "get-tuple-element":
             (whole,) = body.operands(end)
             if any(i.id not in lost for i in body.readers(whole)):
-                found.append(k)
-    return found
+                held.append(k)
+    return held
 
 
 def _drop(numbers: Any, gone: Iterable[int]) -> None:
@@ -228,7 +229,7 @@ def _drop_shapes(shape: _Shape, gone: Iterable[int]) -> None:
 
 
 def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[_Instruction]:
-    """Renumbers get-tuple-elements of a tuple that loses elements; returns those of lost ones."""
+    """Renumbers get-tuple-elements of a tuple that loses elements `gone`; returns the lost ones."""
     lost = []
     for element in elements:
         if element.opcode != "get-tuple-element":
@@ -241,18 +242,10 @@ def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[_
 
 
 class _OverwrittenValue:
-    """What a dynamic-update-slice overwrites, as it was before, or an index where it writes.
+    """Recomputes what a dynamic-update-slice of a loop's body overwrites, or one of its indices.
 
-    XLA clamps the indices of a dynamic-slice as those of a dynamic-update-slice.
-
-    Args:
-      module: of the loop. body: its body. what: the value.
-
-    Attributes:
-      shape: of the value.
-
-    Raises:
-      HloError: a name is unknown.
+    XLA clamps the indices of a dynamic-slice as those of a dynamic-update-slice. Raises HloError if
+    a name in `what`, which says which of these, is unknown. `shape` is that of the value.
     """
 
     def __init__(self, module: LoopModule, body: MutableComputation, what: Overwritten) -> None:
@@ -268,14 +261,14 @@ class _OverwrittenValue:
         self.shape = part.shape if what.index is None else self._indices[what.index].shape
 
     def add(self, inner: FusedBody) -> _Instruction:
-        """Adds instructions that compute the value to the fusion `inner`; returns the last."""
+        """Adds instructions that compute the value to the fusion `inner`; returns the last one."""
         if self._index is not None:
             return self._again(inner, self._indices[self._index])
         at = [self._again(inner, i) for i in self._indices]
         return inner.part_at(self._array, self.shape, at)
 
     def _again(self, inner: FusedBody, i: _Instruction) -> _Instruction:
-        """Returns, in the fusion `inner`, an index `i` of the update: a parameter, or copies."""
+        """Makes an index of the dynamic-update-slice known in the fusion `inner`; returns it."""
         if self._inside is self._body:
             return inner.parameter(i)
         if i.opcode == "parameter":

@@ -23,11 +23,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Maker:
-    """Adds instructions, each described by a NewInstruction, to the backward loop's body.
-
-    Args:
-      module: of the loops.
-    """
+    """Adds instructions, each described by a NewInstruction, to the backward loop's body."""
 
     def __init__(self, module: LoopModule) -> None:
         self._module = module
@@ -40,7 +36,7 @@ class Maker:
         self._exchanges = Exchanges(module)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
-        """Registers instructions that other code added, by name, so that `value` finds them."""
+        """Registers instructions that other code added, so that `value` finds them by name."""
         self._made.update(made)
 
     def made(self, name: str) -> _Instruction:
@@ -48,7 +44,7 @@ class Maker:
         return self._made[name]
 
     def value(self, given: ValueRef) -> _Instruction:
-        """Returns the instruction of a described value. HloError if that is a slice or part."""
+        """Returns the instruction that `given` describes. HloError if that is a slice or part."""
         if given.copy:
             return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
         if given.iteration:
@@ -68,7 +64,7 @@ class Maker:
         return self._leaves[key]
 
     def make(self, made: NewInstruction) -> None:
-        """Adds one described instruction to the body. Raises HloError if its name is in use."""
+        """Adds a described instruction to the backward body. HloError if its name is in use."""
         self._module.names.claim(made.name)
         if made.restores:
             self._made[made.name] = self._restored(made)
@@ -114,7 +110,12 @@ class Maker:
         self._made[made.name] = self._body.add(copy)
 
     def _with_slots(self, copy: _Instruction, slot: tuple[int, int, int]) -> _Instruction:
-        """Lets a fusion put a result into an array of few slices; adds that array."""
+        """Makes a copied fusion write a result into an array of few slices, which it adds.
+
+        Args:
+          slot: number of the operand that is now a scan residual (an array with a slice for each
+            iteration), its dimension that counts slices, and how many it is to have.
+        """
         parameter = put_into_slots(self._module, copy, *slot)
         return self._module.unwritten(self._body, f"{copy.name}.begin", parameter.shape)
 
@@ -134,7 +135,7 @@ class Maker:
         return self._body.add(copy)
 
     def _copied_from_beside(self, made: NewInstruction) -> _Instruction:
-        """Adds a copy of an instruction next to the loops, and of the constants it reads."""
+        """Copies an instruction outside of the loops into the backward body, with its constants."""
         original = self._parent.named(made.original)
         operands = [
             self._body.add(copied(operand, self._module.names.new(operand.name)))
@@ -146,7 +147,7 @@ class Maker:
         return self._body.add(copy)
 
     def _slice_moved(self, made: NewInstruction) -> _Instruction:
-        """Adds a copy of an instruction next to the loops, which reorders one slice, not all."""
+        """Copies what reorders an array outside the loops; in the body it reorders one slice."""
         original = self._parent.named(made.original)
         ((_, given),) = made.operands
         (operand,) = self._parent.operands(original)
@@ -160,9 +161,10 @@ class Maker:
         return self._body.add(copy)
 
     def _own(self, i: _Instruction, made: NewInstruction | None = None) -> MutableComputation:
-        """Gives a fusion, conditional or while copies of what it runs; returns the first.
+        """Gives a fusion, conditional, while or async-start copies of what it runs; returns one.
 
-        XLA lets no two fusions call one computation, and schedules a branch for one caller.
+        XLA lets no two fusions call one computation, and schedules a branch for one caller. The
+        first copy is returned. `made` names the copies' instructions; None: any names.
         """
         names = self._module.names
 
@@ -189,7 +191,7 @@ class Maker:
         return self._copies[key]
 
     def _given(self, inner: FusedBody, given: ValueRef) -> _Instruction:
-        """Returns the instruction that has a described value inside the new fusion `inner`."""
+        """Makes a described value known inside the fusion `inner`; returns its instruction."""
         if given.part is not None:
             whole = self._given(inner, dataclasses.replace(given, part=None))
             return inner.part(whole, given.part)
@@ -206,7 +208,10 @@ class Maker:
         return inner.sliced(array, whole, self._index(inner, self._edit.place), given.axis)
 
     def in_slots(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """Adds an array with few slices along `axis`, of which the one that is read is `value`."""
+        """Adds an array of `shape` with few slices along `axis`; `value` is the slice to be read.
+
+        That is the one at the iteration's index, which XLA clamps to the array.
+        """
         name = self._module.names.new(f"{value.name}.slots")
         inner = self._module.fused_body(name)
         if self._module.platform.allocating_call:
@@ -220,12 +225,15 @@ class Maker:
         return self._body.add(inner.fusion(name, root, "kLoop", _Instruction()))
 
     def _index(self, inner: FusedBody, form: tuple[int, int]) -> _Instruction:
-        """Adds the backward loop's iteration, times 1 or -1, plus an offset, for a fusion."""
+        """Adds factor * iteration + offset to a fusion; `form` is (factor 1 or -1, offset).
+
+        The iteration is that of the backward loop.
+        """
         counter = self._body.named(self._edit.counter)
         return self._module.index(inner, self._body, counter, form)
 
     def _iteration(self) -> _Instruction:
-        """Adds, once, the number of the forward loop's iteration that wrote what is read."""
+        """Adds, once, the number of the forward iteration whose slices the backward body reads."""
         if not self._module.platform.emits_any_fusion:
             counter = self._body.named(self._edit.counter)
             return self._module.turned(self._body, counter, self._edit.iteration)
@@ -237,8 +245,8 @@ class Maker:
         return self._made["turn"]
 
     def _single(self, made: NewInstruction) -> _Instruction:
-        """Adds a fusion that gives a slice, a part of it or the iteration, maybe converted.
-        Or, if `made.layout` is set, a copy in that layout.
+        """Adds a fusion that gives a slice, a part of it or the iteration, maybe converted. Or, if
+        `made.layout` is set, a copy in that layout.
         """
         ((_, given),) = made.operands
         if made.layout:
@@ -251,7 +259,10 @@ class Maker:
         return self._body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
 
     def _restored(self, made: NewInstruction) -> _Instruction:
-        """Adds a fusion that puts a part back into a state's array: the next iteration's value."""
+        """Adds a fusion that undoes what a forward iteration overwrote in an array of the state.
+
+        The array that results is the element's value in the next backward iteration.
+        """
         (_, whole), (_, part), *moving = made.operands
         array = self._body.element(whole.element)
         inner = self._module.fused_body(made.name)
@@ -272,7 +283,10 @@ class Maker:
         return added
 
     def _rebuild_fusion(self, copy: _Instruction, made: NewInstruction) -> None:
-        """Replaces a copied fusion's computation by the part between `made.operands` and root."""
+        """Reduces a copied fusion's computation to what its instruction `made.root` needs.
+
+        Instructions in it that are named in `made.operands` become the values described there.
+        """
         body = self._module.called(copy)
         by_id = {i.id: i for i in body.instructions()}
         given = {body.named(str(where)).id: value for where, value in made.operands}
@@ -306,15 +320,11 @@ class Maker:
         copy.CopyFrom(made_fusion)
 
 
-# Collectives that run once more in another computation, each on a channel of its own.
-#
-# XLA's rematerialization does so too (`HloRematerialization`, `hlo_query::NextChannelId`). An
-# asynchronous one stays a pair of a start and its done, and the start wraps a computation of its
-# own.
-
-
 class Exchanges:
-    """Copies collectives of a module's forward loop into its backward loop, with new channels."""
+    """Copies collectives of a module's forward loop into its backward loop, with new channels.
+
+    XLA's rematerialization does so too (`HloRematerialization`, `hlo_query::NextChannelId`).
+    """
 
     def __init__(self, module: LoopModule) -> None:
         self._module = module
@@ -323,7 +333,7 @@ class Exchanges:
         self._channels = itertools.count(max(used, default=0) + 1)
 
     def is_one(self, i: _Instruction) -> bool:
-        """Whether `i` is a collective that may run again, or an async-start of such a one."""
+        """Whether `i` is a collective that gives the same if run again, or an async-start of it."""
         if i.opcode == "async-start":
             return any(k.opcode in REPEATABLE for k in self._module.called(i).instructions())
         return i.opcode in REPEATABLE
@@ -331,17 +341,15 @@ class Exchanges:
     def again(
         self, name: str, original: _Instruction, operands: Sequence[_Instruction]
     ) -> _Instruction:
-        """Adds a copy of a collective, and of its async-done if it is asynchronous.
+        """Adds a copy of a forward collective, and of its async-done, to the backward loop's body.
+        Raises HloError if the async-start has no async-done, or several.
 
         Args:
-          name: of the instruction that gives the result. original: the collective or async-start.
+          name: of the result's instruction. original: the collective or async-start.
           operands: of the copy.
 
         Returns:
           The added instruction that gives the result: the collective, or the async-done.
-
-        Raises:
-          HloError: the async-start has no async-done, or several.
         """
         copy = copied(original, name, operands)
         if original.opcode != "async-start":
@@ -356,7 +364,7 @@ class Exchanges:
         return self._body.add(copied(dones[0], name, [copy]))
 
     def _renumber(self, i: _Instruction) -> None:
-        """Gives a copy that has a channel a new one; without one, device groups identify it."""
+        """Gives a copied collective a channel of its own, if the original has a channel."""
         if i.channel_id:
             i.channel_id = next(self._channels)
 

@@ -1,9 +1,8 @@
 """Removes scan residuals from a pair of loops; the slices that were read are computed again.
 
 A scan residual is an element of a loop's state of which each iteration writes one slice; a later
-loop reads the slices. Without it both states are an element shorter. In the backward loop's body a
-slice is then made by copies of the forward loop's instructions, or it is a slice of another scan
-residual.
+loop reads the slices. Without it both states are an element shorter. The backward loop's body gets
+copies of the forward loop's instructions that give a slice, or a slice of another scan residual.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ from hlo.rewrite.trim import trim_branches
 
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
-    """Removes scan residuals, which a loop writes slice by slice for a later one, from loops.
+    """Removes scan residuals: arrays that one loop writes slice by slice for a later one.
 
-    Their slices are computed again in the loops that read them.
+    Their slices are computed again in the loops that read them. Raises HloError if a name is
+    unknown or taken, or the loops are not as the edit has them.
 
     Args:
       proto: a scheduled module, changed in place. edits: made one after the other.
-
-    Raises:
-      HloError: a name is unknown or taken, or the loops are not as the edit has them.
     """
     if not edits:
         return
@@ -88,18 +85,11 @@ _Instruction = xla_pb2.HloInstructionProto
 _Shape = xla_pb2.ShapeProto
 
 
-# Gives readers of a scan residual another operand: a single slice for the whole, or another scan
-# residual.
-#
-# Fused computations of the backward loop keep their form: a dynamic-slice of a scan residual
-# becomes one of an array with few slices, to which XLA clamps its index.
-
-
 class Readers:
     """Makes instructions of the backward loop read recomputed values instead of scan residuals.
 
-    Args:
-      module: of the loops. maker: of new instructions there, which finds values.
+    Fusions keep their form: a dynamic-slice of a scan residual, an array with a slice for each
+    iteration, becomes one of an array with few slices, to which XLA clamps its index.
     """
 
     def __init__(self, module: LoopModule, maker: Maker) -> None:
@@ -109,7 +99,10 @@ class Readers:
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
     def take(self, taken: OperandReplacement) -> None:
-        """Makes one replacement of an operand. HloError if the reading fusion does not allow it."""
+        """Replaces an operand of a reader, or the reader itself, as `taken` describes.
+
+        Raises HloError if the reader is no fusion, or its computation does not allow it.
+        """
         reader = self._body.named(taken.reader)
         if taken.replaced:
             result = reader
@@ -144,7 +137,10 @@ class Readers:
     def _retype_slice(
         self, body: MutableComputation, parameter: _Instruction, given: ValueRef
     ) -> _Instruction:
-        """Makes a fusion's parameter the one slice that is read; returns `given` in its shape."""
+        """Changes a fusion's parameter from an array to the one slice that is read of it.
+
+        Returns the instruction of the value `given` in the parameter's new shape.
+        """
         behind = casts_of(body, parameter)
         slices = [i for i in body.instructions() if i.opcode == "dynamic-slice"]
         part = next(i.shape for i in slices if i.operand_ids[0] in behind)
@@ -165,7 +161,7 @@ class Readers:
         parameter.shape.CopyFrom(shape)
 
     def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
-        """Adds an array of `shape`, with few slices, of which the one that is read is `given`."""
+        """Adds an array of `shape` with few slices along `axis`; `given` is the slice to read."""
         if shape.dimensions[axis] == 1:
             return self._body.cast(self._maker.value(given), shape)
         value = self._maker.value(dataclasses.replace(given, copy=0))

@@ -13,8 +13,8 @@ from hlo.walk import after_needs
 def place_new(body: MutableComputation) -> None:
     """Schedules each added instruction right before its first reader; removes unread ones.
 
-    A new root comes last. What is read earlier than before is moved to before its first reader.
-    Raises HloError if an instruction reads itself.
+    A new root comes last. An older instruction that a new reader reads is moved up before it, if it
+    ran later. Raises HloError if an instruction reads itself.
     """
     new = {i.id: i for i in body.added()}
     if not new:
@@ -34,9 +34,9 @@ def place_new(body: MutableComputation) -> None:
     listed = operands_first(body, new)
     unread: set[int] = set()
     for k in reversed(listed):
-        found = [first] if k in body.early else [step[r] for r in readers[k] if r in step]
-        if found:
-            step[k] = min(found + [step[w] for w in _overwriting(body, new[k]) if w in step])
+        steps = [first] if k in body.early else [step[r] for r in readers[k] if r in step]
+        if steps:
+            step[k] = min(steps + [step[w] for w in _overwriting(body, new[k]) if w in step])
         else:
             unread.add(k)  # made for a use that came to nothing
     before: dict[int, list[int]] = {}
@@ -49,7 +49,10 @@ def place_new(body: MutableComputation) -> None:
 
 
 def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> list[int]:
-    """Ids of instructions that may overwrite an element of a loop's state that `i` reads."""
+    """Finds what may overwrite an element of a loop's state that `i` reads: ids of instructions.
+
+    They give the next iteration's value of an element that is an operand of `i`.
+    """
     state = next((k for k in body.instructions() if k.opcode == "parameter"), None)
     if body.root.opcode != "tuple" or state is None:
         return []
@@ -62,7 +65,7 @@ def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> li
 
 
 def operands_first(body: MutableComputation, order: Iterable[int]) -> list[int]:
-    """Sorts ids so that each comes after its operands and control predecessors among them.
+    """Sorts instructions' ids so that each comes after those that it reads or waits for.
 
     Raises HloError if an instruction needs itself.
     """

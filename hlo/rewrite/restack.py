@@ -32,7 +32,7 @@ _INTEGERS = frozenset(range(1, 10))
 
 
 class _Rows(NamedTuple):
-    """Rows that a dynamic-update-slice (`update`, in `fusion`) replaces in slice `slice`."""
+    """Rows that a dynamic-update-slice (`update`, in `fusion`) replaces in slice number `slice`."""
 
     update: Instruction
     fusion: Instruction
@@ -42,13 +42,13 @@ class _Rows(NamedTuple):
 
 
 class Restack(NamedTuple):
-    """An array of which slices are updated and stacked again.
+    """An array of which rows of slices are replaced, and the slices then concatenated to an array.
 
     Attributes:
-      stack: the fusion that stacks. array: what the slices are of, whatever its shape.
-      whole: the concatenate.
-      rows: what is replaced, in order. between: what makes slices for the stack.
-      readers: what else reads the array.
+      stack: the fusion that concatenates. whole: the concatenate in it.
+      array: that the slices are of, maybe in another shape than `whole`.
+      rows: that are replaced, in order. between: instructions that compute slices for `stack`.
+      readers: what else reads `array`.
     """
 
     stack: Instruction
@@ -60,17 +60,20 @@ class Restack(NamedTuple):
 
 
 def restacks(module: Module, target: str) -> Iterator[Restack]:
-    """Finds fusions that stack one array's slices, rows replaced, as could be done in place."""
+    """Yields fusions that concatenate slices of one array in which only rows were replaced.
+
+    Those rows could be written into the array in place.
+    """
     together = one_function(module) if platform(target).joins_calls else {}
     for c in module.control_computations if platform(target).emits_any_fusion else ():
         if c not in together or not may_depend_on_others(together[c]):  # else it is other code
             for i in c.instructions:
-                if i.opcode == "fusion" and (found := _restack(module, i)):
-                    yield found
+                if i.opcode == "fusion" and (description := _restack(module, i)):
+                    yield description
 
 
 def _restack(module: Module, stack: Instruction) -> Restack | None:
-    """Describes a fusion that stacks one array's slices, each with rows replaced; or None."""
+    """Describes a fusion that concatenates one array's slices, each with rows replaced; or None."""
     whole = stack.called[0].root
     if whole is None or (whole := whole.behind("bitcast")).opcode != "concatenate":
         return None
@@ -119,7 +122,11 @@ def _source(
 ) -> tuple[Instruction, Instruction | None]:
     """Follows a value back through bitcasts, copies and fusions, which it adds to `between`.
 
-    Returns what makes the value, and the fusion that this is in, or None.
+    Args:
+      fusion: that `i` is in; None: none.
+
+    Returns:
+      What makes the value, and the fusion that this is in, or None.
     """
     while True:
         if i.opcode == "parameter" and fusion is not None:
@@ -138,7 +145,7 @@ def _source(
 
 
 def _is_moved(update: Instruction) -> bool:
-    """Whether the rows that `update` writes are only moved, and its indices are integers."""
+    """Whether the rows that `update` writes are only copied, and its indices are s32 or s64."""
     for i in after_needs(update.operands[1:], lambda i: i.operands):
         if i.called or (i.opcode not in MOVED and i.shape.element_type not in _INTEGERS):
             return False
@@ -155,29 +162,30 @@ def _readers(array: Instruction, own: dict[Instruction, None]) -> Iterator[Instr
 
 
 def restack(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) -> None:
-    """Updates arrays in place instead of stacking their slices again.
+    """Writes rows into arrays in place, instead of concatenating the arrays' slices again.
+    Raises HloError if `restacks` does not find a name.
 
     Args:
       proto: a scheduled module, changed in place. names: of fusions that `restacks` finds.
       target: "cpu", "cuda" or "tpu", whose in-place rules say what must be copied all the same.
-
-    Raises:
-      HloError: `restacks` does not find a name.
     """
     before = xla_pb2.HloModuleProto()
     before.CopyFrom(proto)
     for name in names:
-        found = {r.stack.name: r for r in restacks(module_from_proto(proto), target)}
-        if name not in found:
+        by_name = {r.stack.name: r for r in restacks(module_from_proto(proto), target)}
+        if name not in by_name:
             raise HloError(f"{name} does not stack an array's slices; plan it again")
         module = MutableModule(proto)
-        _write(module, found[name])
+        _write(module, by_name[name])
         module.finish(prune=True)
     keep_apart(before, proto, target)
 
 
 def _write(module: MutableModule, found: Restack) -> None:
-    """Replaces the stack by updates of the array, in which the slices' dimension is first."""
+    """Replaces the fusion that concatenates slices by updates of the array in place.
+
+    The array is bitcast so that the concatenated dimension comes first.
+    """
     body = module.body(found.stack.computation.id)
     stack, array = (body.named(i.name) for i in (found.stack, found.array))
     assert found.whole.proto is not None
@@ -207,12 +215,12 @@ def _write(module: MutableModule, found: Restack) -> None:
 
 
 def _turned(shape: _Shape, order: Sequence[int]) -> _Shape:
-    """The shape with its dimensions listed in `order`; elements stay where they are in memory."""
-    found = _Shape()
-    found.CopyFrom(shape)
-    found.dimensions[:] = [shape.dimensions[k] for k in order]
-    found.layout.minor_to_major[:] = [order.index(k) for k in shape.layout.minor_to_major]
-    return found
+    """Permutes a shape's dimensions to this order; elements stay where they are in memory."""
+    transposed = _Shape()
+    transposed.CopyFrom(shape)
+    transposed.dimensions[:] = [shape.dimensions[k] for k in order]
+    transposed.layout.minor_to_major[:] = [order.index(k) for k in shape.layout.minor_to_major]
+    return transposed
 
 
 def _update(

@@ -20,13 +20,11 @@ _Shape = xla_pb2.ShapeProto
 
 def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) -> None:
     """Removes transposes and converts before loops; the loops slice the original array instead.
+    Raises HloError if `sinks` does not find a name, or others call the computation that slices.
 
     Args:
       proto: a scheduled module, changed in place. names: of instructions that `sinks` finds.
       target: "cpu" or "cuda", whose in-place rules say what must be copied all the same.
-
-    Raises:
-      HloError: `sinks` does not find a name, or others call the computation that slices.
     """
     if not names:
         return
@@ -64,7 +62,7 @@ class _Sinker:
         return self._body(i.computation).named(i.name)
 
     def write(self, sink: Sink) -> None:
-        """Makes the loops of one Sink slice its source; `finish` removes the instructions."""
+        """Makes loops slice the original of a transposed or converted array, as `sink` tells."""
         shape = self._at(sink.source).shape
         for loop, k in sink.loops:
             start = self._at(loop.operands[0])
@@ -105,7 +103,10 @@ class _Sinker:
                     self._widen(inner, shape)
 
     def _take(self, sink: Sink, taken: Taken) -> None:
-        """Makes a dynamic-slice slice the source, and adds what makes the old slice of that."""
+        """Makes a dynamic-slice read the array as it is before the transpose or convert of a Sink.
+
+        Adds what transposes and converts that slice as the whole array was, for its readers.
+        """
         i = taken.slice
         body, old = self._body(i.computation), self._at(i)
         given = i.operands[0].behind("bitcast")
@@ -132,9 +133,9 @@ class _Sinker:
     def _as_moved(
         self, body: MutableComputation, old: _Instruction, taken: Taken, kind: int
     ) -> tuple[_Instruction, _Instruction]:
-        """Adds instructions that make the old slice of `old`, once that slices the source.
+        """Adds what transposes `old`, a slice of the original, into the transposed array's slice.
 
-        Returns the first and the last. `kind` is the source's element type if converts follow.
+        Returns the first and the last instruction. `kind` is the element type of both.
         """
         shape, dimensions = _Shape(), taken.dimensions
         shape.CopyFrom(old.shape)
@@ -172,7 +173,7 @@ class _Sinker:
         self._gone.setdefault(start.computation.id, set()).add(begun.id)
 
     def finish(self) -> None:
-        """Makes async fusions synchronous, removes moves and writes all into the proto."""
+        """Makes async fusions synchronous, removes transposes and converts, and writes a proto."""
         for start in self._starts.values():
             self._run_at_once(start)
         for number, gone in self._gone.items():

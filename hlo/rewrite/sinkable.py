@@ -23,7 +23,6 @@ _INTEGERS = frozenset(range(1, 10))
 
 _FLOATS = frozenset({10, 11, 12, 16})
 
-
 Slices = dict[Instruction, tuple[int, Instruction]]
 """A dynamic-slice -> along which dimension, and the fusion that it is in."""
 
@@ -82,15 +81,15 @@ def sinks(module: Module, target: str) -> list[Sink]:
 
     On a TPU there are none: slices lie in tiles, and not every fusion can be compiled.
     """
-    found: list[Sink] = []
+    removable: list[Sink] = []
     if not platform(target).emits_any_fusion:
-        return found
+        return removable
     for computation in module.control_computations:
         for i in computation.instructions:
             sink = _sink(i, target)
             if sink is not None:
-                found.append(sink)
-    return found
+                removable.append(sink)
+    return removable
 
 
 def _sink(move: Instruction, target: str) -> Sink | None:
@@ -100,7 +99,7 @@ def _sink(move: Instruction, target: str) -> Sink | None:
     slices: Slices = {}
     if not all(_is_passed(move, start, loops, slices) for start in move.users):
         return None
-    found = None
+    farthest = None
     gone: list[Instruction] = []
     i = move
     while _moves(i) and (i is move or len(i.users) == 1):
@@ -113,8 +112,8 @@ def _sink(move: Instruction, target: str) -> Sink | None:
         if code is None:
             continue
         if (taken := _from_source(slices, steps, i.shape)) is not None:
-            found = Sink(move, tuple(gone), i, kinds, code, tuple(loops), taken)
-    return found
+            farthest = Sink(move, tuple(gone), i, kinds, code, tuple(loops), taken)
+    return farthest
 
 
 def _moves(i: Instruction) -> bool:
@@ -125,7 +124,10 @@ def _moves(i: Instruction) -> bool:
 
 
 def _changed(move: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
-    """Returns how `move` reorders and converts `source`, as `hlo.strides.moved`; else None."""
+    """Describes how `move` reorders and converts `source`: (strides, types), as `strides.moved`.
+
+    None if it does neither, or more, or the source is no array of whole bytes in device memory.
+    """
     if not source.shape.is_array or source.shape.element_bits < 8 or source.shape.memory_space:
         return None
     changed = moved(move, source)
@@ -139,7 +141,7 @@ def _code(
     slices: Slices,
     target: str,
 ) -> str | None:
-    """By which kind of fusion each slice may be converted by itself, "" for any; None: by none.
+    """Finds the kind of fusion that may convert slices one by one: "" is any kind, None is none.
 
     What rounds is to have the same code as before, which on a CPU is another one beside a slice.
     """
@@ -171,9 +173,10 @@ def _from_source(slices: Slices, steps: Steps, source: Shape) -> tuple[Taken, ..
     """Describes slices of a moved array as slices of its source; None if some cannot be.
 
     Args:
-      slices: of the moved array. steps: the moved array's over the source. source: its shape.
+      slices: of the moved array. source: the source's shape.
+      steps: loops (count, stride in elements) over the source, in the moved array's order.
     """
-    found = []
+    taken = []
     for i, (cut, fusion) in slices.items():
         there = sliced(steps, i.operands[0].shape, cut, source)
         if there is None:
@@ -182,12 +185,12 @@ def _from_source(slices: Slices, steps: Steps, source: Shape) -> tuple[Taken, ..
         if _run(source, axis) < _RUN:
             return None
         is_moved = len(inner) > 1
-        found.append(Taken(i, fusion, cut, axis, *(permutation(inner) if is_moved else ((), ()))))
-    return tuple(found)
+        taken.append(Taken(i, fusion, cut, axis, *(permutation(inner) if is_moved else ((), ()))))
+    return tuple(taken)
 
 
 def _run(shape: Shape, axis: int) -> int:
-    """Bytes of one slice along dimension `axis` that are contiguous in memory."""
+    """Counts the bytes of one slice along dimension `axis` that are contiguous in memory."""
     inner = shape.minor_to_major[: shape.minor_to_major.index(axis)]
     elements = 1
     for k in inner:
@@ -233,7 +236,7 @@ def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Sli
 
 
 def parts(computation: Computation, k: int) -> Iterator[Instruction]:
-    """The get-tuple-elements that read element `k` of a loop's state, the only parameter."""
+    """Yields the get-tuple-elements of element `k` of the state in a loop's body or condition."""
     (state,) = computation.parameters
     return (u for u in state.users if u.opcode == "get-tuple-element" and u.tuple_index == k)
 
@@ -262,14 +265,14 @@ def _slices_in_async(start: Instruction, part: Instruction) -> Slices | None:
         return None
     if [u.opcode for u in start.users] != ["async-done"]:
         return None
-    found: Slices = {}
+    slices: Slices = {}
     for number, operand in enumerate(start.operands):
         if operand is part:
             inner = _slices_in_fusion(fusion, body.parameters[number])
             if inner is None:
                 return None
-            found |= inner
-    return found
+            slices |= inner
+    return slices
 
 
 def _slices_in_fusion(fusion: Instruction, part: Instruction) -> Slices | None:
@@ -280,7 +283,7 @@ def _slices_in_fusion(fusion: Instruction, part: Instruction) -> Slices | None:
     body = fusion.called[0]
     if not all(_is_free(i) for i in body.instructions):
         return None
-    found: Slices = {}
+    slices: Slices = {}
     for number, operand in enumerate(fusion.operands):
         waiting = [body.parameters[number]] if operand is part else []
         while waiting:
@@ -296,10 +299,10 @@ def _slices_in_fusion(fusion: Instruction, part: Instruction) -> Slices | None:
                     cut = sliced_axis(user.shape, i.shape)
                     if cut is None:
                         return None
-                    found[user] = cut, fusion
+                    slices[user] = cut, fusion
                 else:
                     return None
-    return found
+    return slices
 
 
 def _is_free(i: Instruction) -> bool:

@@ -21,22 +21,18 @@ def shorten(shape: _Shape, axis: int, slices: int) -> None:
 
 
 def casts_of(body: MutableComputation, parameter: _Instruction) -> set[int]:
-    """Ids of a fused computation's parameter and of the bitcasts and copies that follow it."""
-    found = {parameter.id}
+    """Finds a fused computation's parameter and the bitcasts and copies that follow it: ids."""
+    ids = {parameter.id}
     for i in body.instructions():
-        if i.opcode in ("bitcast", "copy") and i.operand_ids[0] in found:
-            found.add(i.id)
-    return found
+        if i.opcode in ("bitcast", "copy") and i.operand_ids[0] in ids:
+            ids.add(i.id)
+    return ids
 
 
 def shorten_reads(
-    module: MutableModule,
-    body: MutableComputation,
-    parameter: _Instruction,
-    axis: int,
-    slices: int,
+    module: MutableModule, body: MutableComputation, parameter: _Instruction, axis: int, slices: int
 ) -> None:
-    """Cuts a fused computation's array parameter to `slices` slices along `axis`, in place.
+    """Reduces an array parameter of a fused computation to few slices along `axis`, in place.
 
     So are its bitcasts, and the parameters of nested fusions that it is given to, and what those
     only copy, as XLA:TPU does of booleans, to other tiles.
@@ -70,47 +66,41 @@ def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _
 
 
 def row_axes(old: Shape, rows: Shape, part: Shape, whole: Shape) -> dict[int, int] | None:
-    """Maps the dimensions along which an update replaces some rows of a slice to the array's.
+    """Maps the dimensions in which an update of a slice is smaller to dimensions of the array.
 
     Args:
-      old: what is updated, a bitcast of `part`. rows: with what. part: a slice of `whole`.
+      old: the slice that is updated, a bitcast of `part`. rows: the update. part: of `whole`.
 
     Returns:
       Dimension of `old` -> of `whole`; None where the rows' place there is not that in the slice.
     """
-    found: dict[int, int] = {}
+    axes: dict[int, int] = {}
     for k, extent in enumerate(rows.dimensions):
         if extent != old.dimensions[k]:
             axis = same_dimension(old, k, part)
             if axis is None or part.dimensions[axis] != whole.dimensions[axis]:
                 return None
-            found[k] = axis
-    return found if rows.minor_to_major == old.minor_to_major else None
+            axes[k] = axis
+    return axes if rows.minor_to_major == old.minor_to_major else None
 
 
 def counts_slices(body: MutableComputation, update: _Instruction) -> int:
-    """The dimension in which a dynamic-update-slice's update is smaller than the array, or 0."""
+    """Finds the first dimension that a dynamic-update-slice does not write as a whole, or 0."""
     part = body.operands(update)[1]
     pairs = zip(part.shape.dimensions, update.shape.dimensions, strict=True)
     return next((k for k, (one, whole) in enumerate(pairs) if one != whole), 0)
 
 
 def put_into_slots(
-    module: MutableModule,
-    fusion: _Instruction,
-    operand: int,
-    axis: int,
-    slices: int = SLOTS,
+    module: MutableModule, fusion: _Instruction, operand: int, axis: int, slices: int = SLOTS
 ) -> _Instruction:
-    """Cuts an array, into which a fusion writes a slice, to few slices; returns its parameter.
+    """Reduces an array into which a fusion writes a slice to few slices; returns its parameter.
+    Raises HloError if the fusion does something else with that operand.
 
     Args:
       module: of the fusion. fusion: changed in place, as is its computation.
       operand: number of the array among its operands. axis: the dimension that counts slices.
       slices: how many are left.
-
-    Raises:
-      HloError: the fusion does something else with that operand.
     """
     body = module.called(fusion)
     update, parameter, root = update_of(fusion, body, operand), body.parameter(operand), body.root

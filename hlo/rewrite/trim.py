@@ -117,8 +117,7 @@ def trim_branches(
     Fusions in its branches stay as they are, or go as a whole.
 
     Args:
-      module: that it belongs to. computation: the conditional's. i: the conditional; its branches
-        have no side effects.
+      module: that it belongs to. computation: the conditional's. i: it; no branch has side effects.
       whole: whether nothing is dropped where a branch has a fusion of several results, as XLA would
         then take those that nothing reads out of it.
     """
@@ -154,7 +153,7 @@ def trim_branches(
 
 
 def _hand_on(branch: MutableComputation) -> None:
-    """Replaces a root tuple that has all elements of another tuple, in order, by that one.
+    """Makes a branch's root the tuple of which the root tuple takes all elements, in order.
 
     XLA's TupleSimplifier, which follows the scheduler in its copy insertion, does so.
     """
@@ -184,7 +183,7 @@ def _joins_results(module: MutableModule, body: MutableComputation) -> bool:
 def without_transfer(
     fusion: _Instruction, body: MutableComputation, results: Sequence[int]
 ) -> list[int]:
-    """Removes a collective from a fusion that advances it, as before XLA:TPU added it.
+    """Removes a collective from a fusion into which XLA:TPU has put it, and its results.
 
     Args:
       fusion: see `hlo.async_collective_fusion`. body: its own; both are changed in place.
