@@ -22,10 +22,8 @@ _REMEMBERED, _REMEMBERED_BYTES = 16, 2**20
 
 
 def flattened(arguments: tuple[Any, ...]) -> tuple[Kinds, bytes]:
-    """Arguments of a compiled loop as machine code takes them: their types, and 8-byte words.
-
-    Raises:
-      TypeError: an argument is no array, number, or tuple of these.
+    """Converts a compiled loop's arguments to what its machine code takes: (their types, the 8-byte
+    words that stand for them). Raises TypeError if one is no array, number or tuple of these.
     """
     kinds: list[Any] = []
     words: list[bytes] = []
@@ -48,7 +46,7 @@ _address = ctypes.c_size_t.from_address
 
 
 def _dtype(dtype: np.dtype) -> int:
-    """The number of a dtype in `_DTYPES`, for an argument's kind; TypeError if it is not there."""
+    """The number of a NumPy type in `_DTYPES`, those that loops take; TypeError if it has none."""
     if dtype not in _DTYPES:
         raise TypeError(f"olla_xla's compiled loops cannot take arrays of type {dtype}")
     return _DTYPES.index(dtype)
@@ -65,7 +63,7 @@ _pack_plain, _PLAIN = _PACK_ARRAY[1], 1 << 8 | _ORDERED << 16
 
 
 def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> int:
-    """Appends each value's kind to `kinds`, its 8-byte words to `words`; returns arrays' bytes."""
+    """Appends each value's type to `kinds`, its 8-byte words to `words`; returns arrays' bytes."""
     taken = 0
     for value in values:
         kind = type(value)
@@ -90,10 +88,10 @@ def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> i
             kinds.append(kind)
             words.append(_PACK[kind](value))
         elif isinstance(value, tuple):
-            found = _tuple(value)
-            kinds.append(found.kind)
-            words.append(found.words)
-            taken += found.bytes
+            nested = _tuple(value)
+            kinds.append(nested.kind)
+            words.append(nested.words)
+            taken += nested.bytes
         elif kind in _SCALARS:
             item = value.item()
             kinds.append(type(item))
@@ -105,14 +103,16 @@ def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> i
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _TupleKind:
-    """The type of a tuple argument: its class and its elements' kinds, one object for all alike."""
+    """The type of a tuple argument: its class and its elements' types, one object for all alike."""
 
     type: type
     kinds: Kinds
 
 
 class _Tuple(NamedTuple):
-    """A tuple as machine code takes it; `value` keeps its arrays from being moved or freed."""
+    """A tuple argument as machine code takes it: its type, the 8-byte words that stand for it, and
+    the bytes of its arrays, which `value` keeps from being moved or freed.
+    """
 
     value: tuple[Any, ...]
     kind: _TupleKind
@@ -128,24 +128,24 @@ _old: dict[int, _Tuple] = {}
 
 
 def _tuple(value: tuple[Any, ...]) -> _Tuple:
-    """A tuple as machine code takes it; cached, as a search passes the same one very often."""
+    """Converts a tuple argument to its type and words; cached, as searches pass the same often."""
     global _young, _old
-    found = _young.get(id(value)) or _old.get(id(value))
-    if found is not None and found.value is value:
-        return found
+    packed = _young.get(id(value)) or _old.get(id(value))
+    if packed is not None and packed.value is value:
+        return packed
     kinds: list[Any] = []
     words: list[bytes] = []
     taken = _flatten(value, kinds, words)
-    found = _Tuple(value, _tuple_kind(type(value), tuple(kinds)), b"".join(words), taken)
+    packed = _Tuple(value, _tuple_kind(type(value), tuple(kinds)), b"".join(words), taken)
     if taken <= _REMEMBERED_BYTES:
         if len(_young) >= _REMEMBERED:
             _old, _young = _young, {}
-        _young[id(value)] = found
-    return found
+        _young[id(value)] = packed
+    return packed
 
 
 def parameters(kinds: Kinds) -> Iterator[str]:
-    """The LLVM types of a compiled loop's parameters: one for each 8-byte word of its arguments."""
+    """Yields LLVM types of a loop's parameters: one for each 8-byte word of its arguments."""
     for kind in kinds:
         if isinstance(kind, _TupleKind):
             yield from parameters(kind.kinds)
@@ -156,10 +156,8 @@ def parameters(kinds: Kinds) -> Iterator[str]:
 
 
 def spelled(kinds: Kinds) -> list[Any]:
-    """Argument types as nested lists of numbers and names, with the same `repr` in every process.
-
-    Args:
-      kinds: types of a compiled loop's arguments (`flattened`).
+    """Argument types as nested lists of numbers and names, with the same `repr` in every process;
+    `kinds` are those that `flattened` returns.
     """
     parts: list[Any] = []
     for kind in kinds:

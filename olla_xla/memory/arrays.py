@@ -14,18 +14,16 @@ from olla_xla.problem.graph import TensorGraph
 
 
 class GraphArrays(NamedTuple):
-    """A TensorGraph as int64 arrays; compiled loops take it whole.
-
-    Lists of lists are CSR: row k of `x` is `x_idx[x_ptr[k] : x_ptr[k + 1]]`, and the row of a pair
-    likewise.
+    """A TensorGraph as int64 arrays; compiled loops take it whole. Lists of lists are CSR: row k of
+    `x` is `x_idx[x_ptr[k] : x_ptr[k + 1]]`, and the row of a pair likewise.
 
     Attributes:
       n: number of operators. m: number of tensors.
       bytes, source, buffer: [m] of each tensor.
-      live_in, live_out: [m] bool.
-      transient, free: [n] of each operator; bytes and bool.
+      live_in, live_out: [m] bool, live from the first step on, to the last.
+      transient, free: [n] extra bytes while an operator runs; bool, it reads and writes nothing.
       made: [n] bytes that appear at an operator. running: [m] running sum of tensors' bytes.
-      sink_ptr, sink_idx: tensor -> sinks.
+      sink_ptr, sink_idx: tensor -> sinks, the operators that read it.
       in_ptr, in_idx: operator -> tensors it reads (it is among their sinks, not their source).
       out_ptr, out_idx: operator -> tensors whose source it is.
       pred_ptr, pred_idx, succ_ptr, succ_idx: operator -> direct predecessors, successors.
@@ -93,9 +91,8 @@ class GraphArrays(NamedTuple):
         before: Sequence[Sequence[int]],
         inplace: Sequence[tuple[int, int]],
     ) -> GraphArrays:
-        """Makes the arrays from the fields of operators, tensors and the graph.
-
-        `before` has the direct predecessors of each operator, `inplace` (output, input) pairs.
+        """Makes a graph's arrays from its operators' and tensors' fields. `before`: direct
+        predecessors of each operator; `inplace`: pairs (output, input) that may share memory.
         """
         n, m = len(before), len(sinks)
         maker = np.array(source, np.int64)
@@ -150,7 +147,7 @@ class GraphArrays(NamedTuple):
         return self._replace(bytes=bytes, made=made, running=np.cumsum(bytes))
 
     def positions(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [n], the step of each operator; GraphError unless the order is a permutation."""
+        """int64 [n], each operator's step in `order`; GraphError unless that is a permutation."""
         steps = np.arange(self.n)
         order = np.array(order, np.int64)
         if not np.array_equal(np.sort(order), steps):
@@ -163,7 +160,9 @@ class GraphArrays(NamedTuple):
 def _shareable(
     g: GraphArrays, inplace: Sequence[tuple[int, int]]
 ) -> list[list[tuple[int, int, bool]]]:
-    """For each operator, its pairs (output b, input a, same buffer): b may take a's memory."""
+    """Lists for each operator its pairs (output b, input a, whether of one buffer): where a dies at
+    the operator, b may take over its memory.
+    """
     reads = rows(g.in_ptr, g.in_idx)
     source, buffer = g.source.tolist(), g.buffer.tolist()
     live_in, live_out = g.live_in.tolist(), g.live_out.tolist()
@@ -192,27 +191,27 @@ def _by_key(
 
 
 def sum_by(keys: NDArray[np.int64], values: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """int64 [n]: the sum of the values of each key, 0 to n - 1."""
+    """int64 [n]: the sum of the `values` of each key, 0 to n - 1."""
     total = np.zeros(n, np.int64)
     np.add.at(total, keys, values)
     return total
 
 
 def csr(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(ptr, idx): the rows end to end in idx; row k is idx[ptr[k] : ptr[k + 1]]."""
+    """Joins lists to CSR arrays: (ptr, idx), where list k is idx[ptr[k] : ptr[k + 1]]."""
     ptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=ptr[1:])
     return ptr, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(ptr[-1]))
 
 
 def rows(ptr: NDArray[np.int64], idx: NDArray[np.int64]) -> list[list[int]]:
-    """The rows of a CSR as lists: idx[ptr[k] : ptr[k + 1]] for each k."""
+    """Splits CSR arrays into lists: idx[ptr[k] : ptr[k + 1]] for each k."""
     flat = idx.tolist()
     return [flat[begin:end] for begin, end in itertools.pairwise(ptr.tolist())]
 
 
 def topological_order(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
-    """int64 [n], some order that respects all edges; GraphError if there is a cycle."""
+    """int64 [n], some order of operators that respects all edges; GraphError if there is none."""
     g = GraphArrays.of(graph)
     waiting, after = np.diff(g.pred_ptr).tolist(), rows(g.succ_ptr, g.succ_idx)
     order = [v for v in range(g.n) if waiting[v] == 0]

@@ -29,19 +29,21 @@ a small part of a processor, its limits end it all the same."""
 
 
 class _Processor:
-    """The processor time of one thread since it was made, without that in which it stood still."""
+    """The processor time of one thread since this was made, without that while it was stopped."""
 
     def __init__(self) -> None:
         self._wall, self._began = wall(), time.thread_time()
         self._stops, self._since = 0, 0.0
 
     def now(self) -> float:
-        """Seconds: `wall` when this was made plus processor time, or an eighth of `wall`'s."""
+        """Seconds: `wall` when this was made, plus processor time since, or an eighth of `wall`'s
+        time since if that is more.
+        """
         at = self._since if self._stops else time.thread_time()
         return self._wall + max(at - self._began, (wall() - self._wall) / _FAR)
 
     def count(self, more: int) -> None:
-        """Stops this clock (1), or takes back one stop (-1); it goes on when none is left."""
+        """Stops this clock (`more` 1), or takes back a stop (-1); it goes on when none is left."""
         at = time.thread_time()
         if self._stops == 0:
             self._since = at
@@ -82,7 +84,7 @@ def by_processor() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped() -> Iterator[None]:
-    """Context manager in which `now` stands still, for all threads, as while loops are compiled."""
+    """Context manager that stops the time limits' clock in all threads, as while loops compile."""
     processor = _own.processor
     _count(1)
     if processor is not None:

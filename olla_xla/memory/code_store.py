@@ -31,8 +31,7 @@ from olla_xla.problem.whole_file import keep, user_cache
 
 _logger = logging.getLogger("olla_xla")
 
-_FORMAT = 3
-"""Version of the files; raise it when their contents, or how loops are called, change."""
+_FORMAT = 3  # version of the files; raise it when their contents, or how loops are called, change
 
 _FOLDER_VARIABLE = "NUMBA_CACHE_DIR"
 _SUFFIX = ".loop"
@@ -50,7 +49,7 @@ def folders() -> Iterator[Path]:
 
 @functools.cache
 def _machine() -> str:
-    """Digest of all that machine code depends on besides the loop: versions, CPU, settings."""
+    """Digest of what machine code depends on besides the loop: versions, CPU, numba's settings."""
     import llvmlite.binding as llvm
 
     versions = [importlib.metadata.version(p) for p in ("numba", "llvmlite", "numpy")]
@@ -71,15 +70,15 @@ def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
     """A digest of a function's code, of all functions that it calls, and of the globals they read.
 
     Args:
-      function: the Python function of a loop.
+      function: the Python function of a compiled loop.
       unwrap: gives the Python function of a global that is a loop; None for other globals.
     """
-    found: dict[str, Any] = {}
+    code_by_name: dict[str, Any] = {}
     waits = [function]
     while waits:
         one = waits.pop()
         name = f"{one.__module__}.{one.__qualname__}"
-        if name in found:
+        if name in code_by_name:
             continue
         code, named = one.__code__, {}
         for word in code.co_names:
@@ -94,23 +93,23 @@ def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
                 named[word] = [(m.name, repr(m.value)) for m in value]
         consts = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
         parts = (code.co_code, consts, code.co_names, code.co_varnames, code.co_argcount)
-        found[name] = (parts, named)
-    return _digest(sorted(found.items()))
+        code_by_name[name] = (parts, named)
+    return _digest(sorted(code_by_name.items()))
 
 
 def _stem(name: str, kinds: Any) -> str:
-    """The beginning of the names of a loop's files for argument types `kinds`, on this machine."""
+    """The beginning of the names of a compiled loop's files for argument types `kinds`, here."""
     return f"{name}-{_machine()}-{_digest(kinds)}-"
 
 
 def holds(name: str, digest: str) -> bool:
-    """Whether this machine's cache has machine code of a loop, for any types of arguments."""
+    """Whether this machine's cache has a compiled loop's machine code, for any argument types."""
     pattern = f"{name}-{_machine()}-*-{digest}{_SUFFIX}"
     return any(is_own(path.lstat()) for folder in folders() for path in folder.glob(pattern))
 
 
 def load(name: str, kinds: Kinds, digest: str) -> Code | None:
-    """Reads the machine code of a loop from disk; None if it is missing or incomplete.
+    """Reads the machine code of a compiled loop from disk; None if it is missing or incomplete.
 
     Args:
       name: the loop's. kinds: types of its arguments. digest: of its source.
@@ -125,7 +124,7 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
 
 
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
-    """Writes the machine code of a loop to disk, under the arguments by which `load` finds it."""
+    """Writes a compiled loop's machine code to disk; `load` finds it by the same arguments."""
     header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]
     data = json.dumps(header).encode() + b"\n" + b"".join(code.images)
@@ -133,7 +132,7 @@ def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
 
 
 def drop(name: str, kinds: Kinds, digest: str) -> None:
-    """Deletes the machine code of a loop from all folders; arguments as for `load`."""
+    """Deletes a compiled loop's machine code from all folders; arguments as for `load`."""
     for folder in folders():
         with contextlib.suppress(OSError):
             (folder / f"{_stem(name, spelled(kinds))}{digest}{_SUFFIX}").unlink()
@@ -151,10 +150,8 @@ def read(name: str, kinds: Any, digest: str) -> bytes | None:
 
 
 def write(name: str, kinds: Any, digest: str, data: bytes) -> None:
-    """Writes data of a loop to the first folder that this user, and nobody else, can write to.
-
-    Files of earlier versions of the loop are removed. Where no folder can be used, a warning is
-    logged.
+    """Writes data of a compiled loop to the first folder to which this user, and nobody else, can
+    write. Files of earlier versions of it are removed. Logs a warning where no folder can be used.
 
     Args:
       name, digest: as for `load`. kinds: of its arguments; their `repr` is part of the key.
@@ -182,7 +179,7 @@ def _say(trouble: str) -> None:
 
 
 def _seal(file: str, data: bytes) -> bytes:
-    """Hex digest of a file's name and of the data after it, by which `read` tells damage."""
+    """Hex digest of a file's name and of the data after it, by which `read` detects damage."""
     return hashlib.blake2b(f"{file}\n".encode() + data).hexdigest().encode()
 
 
@@ -216,8 +213,8 @@ class Code(NamedTuple):
     images: tuple[bytes, ...]
 
     def linked(self, loop: str) -> Callable[[bytes], Any]:
-        """Loads the code into this process; returns a function of the argument words.
-        `loop`: its name in errors.
+        """Loads the code into this process; returns a function that takes the arguments' 8-byte
+        words (`flattened`) and returns the loop's result. `loop`: its name in errors.
         """
         takes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
         function = ctypes.PYFUNCTYPE(ctypes.c_int32, *takes)(_link(self.images))
@@ -230,14 +227,16 @@ class Code(NamedTuple):
             status = function(ctypes.addressof(result), ctypes.addressof(error), words)
             if status not in (_OK, _NONE):
                 raise RuntimeError(f"the compiled loop {loop} failed with code {status}")
-            found = read(result) or (None,)
-            return found[0] if single else found
+            numbers = read(result) or (None,)
+            return numbers[0] if single else numbers
 
         return call
 
 
 def _entry(loop: str, kinds: Kinds) -> bytes:
-    """Object file of the function `_ENTRY`: calls a loop with arguments read from 8-byte words."""
+    """Compiles an object file whose function `_ENTRY` calls a loop with arguments, of the types
+    `kinds`, that it reads from 8-byte words in memory. `loop`: the loop's symbol.
+    """
     import llvmlite.binding as llvm
 
     takes = list(parameters(kinds))
@@ -277,7 +276,7 @@ _numbers = itertools.count()  # a failed link's name stays in use
 
 
 def _link(images: tuple[bytes, ...]) -> int:
-    """Links object files, in one call at a time (jit.py); returns the address of their entry."""
+    """Loads object files into this process, one call at a time; returns the address of `_ENTRY`."""
     import llvmlite.binding as llvm
 
     builder = llvm.JITLibraryBuilder().add_current_process().export_symbol(_ENTRY)
@@ -289,13 +288,11 @@ def _link(images: tuple[bytes, ...]) -> int:
 
 
 def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
-    """Compiles a loop for arguments of these types; returns its machine code.
+    """Compiles a loop for arguments of these types; returns its machine code. Raises TypeError if
+    the loop returns anything but numbers.
 
     Args:
       dispatcher: numba's, without entries from Python and without counts of references.
-
-    Raises:
-      TypeError: the loop returns anything but numbers.
     """
     import numba
 
@@ -309,7 +306,7 @@ def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
 
 
 def _result(kind: Any, name: str) -> tuple[str, bool]:
-    """(struct format of a loop's result type, whether it is one value); TypeError if no numbers."""
+    """(`struct` format of a loop's result, whether that is one value); TypeError if not numbers."""
     from numba.core import types as numba_types
 
     if kind == numba_types.none:

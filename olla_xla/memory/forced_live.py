@@ -40,7 +40,9 @@ class _Block(NamedTuple):
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
-    """A lower bound on the lifetime peak of any order, in bytes, and an operator that proves it."""
+    """A lower bound on the lifetime peak of any order, in bytes, and the operator at which so many
+    bytes must be live; (0, -1) without operators.
+    """
     forced = forced_live_bytes(graph)
     if not len(forced):
         return 0, -1
@@ -88,10 +90,10 @@ def _reach(
     idx: NDArray[np.int64],
     reach: NDArray[np.uint64],
 ) -> None:
-    """Writes to reach[v] the bits of the operators from `first` on that reach v, v included.
-
-    `order` runs along the direction of reaching, its first `skip` operators are reached from none
-    of them; `ptr`, `idx` list direct neighbours against it.
+    """Writes to reach[v], for each operator v, the bits of those of a block of operators, from
+    `first` on, that v is or depends on, if `order` runs along edges (else: that depend on v). The
+    first `skip` operators in `order` are reached from none of them. `ptr`, `idx`: CSR, operator ->
+    the ones next to it, which come before it in `order`.
     """
     words = reach.shape[1]
     for k in range(len(order)):
@@ -116,11 +118,11 @@ def _account(
     total: NDArray[np.int64],
     scratch: NDArray[np.int64],
 ) -> None:
-    """Completes the lower bounds on live bytes at the operators of the block, in `total`.
-
-    Subtracts at each of them the most that its outputs can take over. Every same-buffer input that
-    may die there counts. Of the others, at most as many of one size as there are outputs for them;
-    an output whose same-buffer input certainly dies there takes no other.
+    """Completes in `total` the lower bounds on live bytes at the operators of the block: adds
+    tensors that must be live, and subtracts at each operator the most that its outputs can take
+    over of inputs that may die there. Every input of an output's own buffer counts. Of the others,
+    at most as many of one size as there are outputs for them; an output whose same-buffer input
+    certainly dies takes no other.
 
     Args:
       g: the graph. block: of operators. total: int64 [n], bytes by operator, added to.
@@ -162,8 +164,8 @@ def _add_forced(g: GraphArrays, block: _Block, total: NDArray[np.int64]) -> None
 def _change_where(
     steps: NDArray[np.int64], first: int, bits: np.uint64, bytes: int, was: np.uint64
 ) -> None:
-    """Adds `bytes` to and subtracts it from steps[first + k] in turn, for every bit k that is set.
-    `was`: 1 if it is subtracted first, else 0.
+    """Adds `bytes` to and subtracts it from steps[first + k] in turn, for every bit k set in
+    `bits`. `was`: 1 if it is subtracted first, else 0.
     """
     change = -bytes if was else bytes
     k = first
@@ -180,13 +182,13 @@ def _change_where(
 
 @inner
 def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> None:
-    """Writes for each pair of the block when its input dies at v, its output's source.
-
-    In no order if another reader is a descendant of v. In every order, as `deaths` says at first,
-    if all other readers are ancestors of v.
+    """Writes for each (output, input) pair of the block's operators whether the input dies at
+    operator v, which makes the output: in no order (_NEVER) if another reader is a descendant of v,
+    in every order (_SURELY, as `deaths` says at first) if all others are ancestors of v, else
+    _MAYBE.
 
     Args:
-      g, block: as above. deaths: int64 [pairs of the block], changed in place.
+      g: the graph. block: of operators. deaths: int64 [pairs of the block], changed in place.
     """
     begin, end = g.pair_ptr[block.first], g.pair_ptr[block.last]
     for k in range(begin, end):
@@ -213,7 +215,8 @@ def _subtract_same_buffer(
     """Subtracts from `total` what outputs may take over from inputs of their own buffers.
 
     Args:
-      g, block, total: as above. deaths: [pairs of the block].
+      g: the graph. block: of operators. total: int64 [n], bytes by operator. deaths: [pairs of the
+        block], whether the input dies there.
       passed: int64 [m], written: the operator at which an input may pass its memory on.
       served: int64 [m], written: the operator where an output surely has such an input.
     """
@@ -241,9 +244,9 @@ def _subtract_others(
     served: NDArray[np.int64],
     counted: NDArray[np.int64],
 ) -> None:
-    """Subtracts from `total` the most that outputs may take over from inputs of other buffers.
-
-    Of each size that is the smaller of the numbers of inputs and of outputs of that size.
+    """Subtracts from `total`, bytes by operator, the most that its outputs may take over from
+    inputs of other buffers: of each size, the smaller of the numbers of inputs and of outputs of
+    that size. Inputs in `passed` and outputs in `served` are left out (`_subtract_same_buffer`).
     """
     for v in range(block.first, block.last):
         begin, end = g.pair_ptr[v], g.pair_ptr[v + 1]

@@ -81,15 +81,15 @@ class CompiledLoop:
 
 
 class _Inner(CompiledLoop):
-    """A loop without a wrapper for Python, a call of which would crash: Python interprets it."""
+    """A helper of compiled loops; Python interprets it, as numba compiles no entry from Python."""
 
     def __call__(self, *args: Any) -> Any:
-        """Runs the function itself."""
+        """Runs the Python function itself, which is not compiled."""
         return self.interpreted(*args)
 
 
 class _Kept(CompiledLoop):
-    """A loop whose machine code is run without numba where an earlier process left it on disk."""
+    """A loop whose machine code is kept on disk, where later processes run it without numba."""
 
     def __init__(self, function: Callable[..., Any], *, long: bool, **options: Any) -> None:
         super().__init__(function, **options)
@@ -97,7 +97,7 @@ class _Kept(CompiledLoop):
         self._took = math.inf if long else 0.0  # seconds in Python
 
     def __call__(self, *args: Any) -> Any:
-        """Runs the machine code; loads or makes it at the first call with such types."""
+        """Runs the machine code; loads or compiles it at the first call with these types."""
         kinds, words = flattened(args)
         run = self._linked.get(kinds)
         if run is None:
@@ -139,14 +139,13 @@ class _Kept(CompiledLoop):
 
 
 def _plain(result: Any) -> Any:
-    """The Python number of a NumPy one, as compiled code returns it; other results unchanged."""
+    """Converts a NumPy number to Python's, as compiled code returns it; other results unchanged."""
     return result.item() if isinstance(result, np.generic) else result
 
 
 class _Files:
-    """Replaces numba's cache files: keeps what numba compiles as loops' machine code is kept.
-
-    Those do not depend on a function's callees, and numba unpickles whatever lies in their place.
+    """Replaces numba's cache files, which do not depend on a function's callees, and from which
+    numba unpickles whatever lies there: keeps what it compiles as loops' machine code is kept.
 
     Args:
       name: the function's. source: digest of its source, and of its callees'.
@@ -156,12 +155,12 @@ class _Files:
         self._name, self._source = name, source
 
     def load(self, key: Any) -> Any:
-        """What numba compiled for a key, or None."""
+        """Reads from disk what numba compiled for a key (argument types and the like), or None."""
         data = code_store.read(self._name, repr(key), self._source)
         return None if data is None else pickle.loads(data)
 
     def save(self, key: Any, data: Any) -> None:
-        """Keeps what numba compiled for a key on disk, by `code_store.write`."""
+        """Writes to disk what numba compiled for a key (argument types and the like)."""
         from numba.core.serialize import dumps
 
         code_store.write(self._name, repr(key), self._source, dumps(data))
@@ -173,9 +172,8 @@ _patience = 0.0
 
 
 def interpret(seconds: float) -> None:
-    """Lets Python interpret loops whose machine code is missing, up to `seconds` for each loop.
-
-    Those that may run long in one call are compiled all the same.
+    """Lets Python interpret compiled loops whose machine code is not on disk, up to `seconds` for
+    each loop. Those that may run long in one call are compiled all the same.
     """
     global _patience
     _patience = seconds
@@ -192,10 +190,9 @@ def jit(function: Callable[..., Any]) -> CompiledLoop:
 
 
 def loop(function: Callable[..., Any], *, long: bool = False) -> _Kept:
-    """Decorator that compiles a loop over arrays with numba, or loads its machine code from disk.
-
-    Its arguments are arrays, numbers and NamedTuples of them; it returns nothing, a number or a
-    tuple of numbers. A `long` one is never interpreted.
+    """Decorator that compiles a function over arrays with numba, or loads its machine code from
+    disk. Its arguments are arrays, numbers and NamedTuples of them; it returns nothing, a number or
+    a tuple of numbers. Python never interprets one that is `long`, whose calls may take long.
     """
     return _Kept(function, long=long, no_cpython_wrapper=True, _nrt=False)
 

@@ -20,7 +20,9 @@ same slice of memory; its own where none before it is."""
 
 
 def leaves(i: Instruction) -> list[tuple[Instruction, ShapeIndex]]:
-    """(instruction, tuple index) of each array that `i` reads, by operand, then of its results."""
+    """Lists the arrays of an instruction, all that it reads, by operand, then its results: each as
+    (the instruction that defines it, tuple index).
+    """
     return [
         (source, index)
         for source in (*i.operands, i)
@@ -35,8 +37,8 @@ def find_kernels(
     """Kernels (instructions) whose rounding may depend on which of their arrays share memory.
 
     Args:
-      dataflow: of a module. pairs: its in-place candidates. target: "cpu" or "cuda".
-      every: also those that share the same memory in any order: their copies may not.
+      dataflow: of a module. pairs: values that may share memory. target: "cpu" or "cuda".
+      every: also those whose arrays share memory alike in any order: those of copies may not.
     """
     values = dataflow.values
     if every:
@@ -52,29 +54,30 @@ def find_kernels(
 
 
 def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Pattern:
-    """Which arrays of an instruction (`leaves`) share memory: for each, the first in its place."""
+    """Which arrays of an instruction (`leaves`) share memory under a buffer assignment: for each,
+    the number of the first in the same place.
+    """
     first: dict[tuple[int, int], int] = {}
-    found = []
+    firsts = []
     for k, where in enumerate(leaves(i)):
         v = dataflow.at[where].id
         place = int(assignment.allocation[v]), int(assignment.offset[v])
-        found.append(first.setdefault(place, k))
-    return tuple(found)
+        firsts.append(first.setdefault(place, k))
+    return tuple(firsts)
 
 
 def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
     """A copy of `kept` with the patterns of copied instructions, equal to their originals', added.
 
     Args:
-      kept: name -> pattern. copies: (name of the copy, name of its original) of instructions.
+      kept: name -> pattern (which arrays share memory). copies: (copy's name, original's name).
     """
     return {**kept, **{name: kept[original] for name, original in copies if original in kept}}
 
 
 def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
-    """The pattern in `kept` that an instruction must have: which of its arrays share memory.
-
-    None also for a changed fusion, whose number of arrays is not that of its pattern.
+    """The pattern that an instruction must have, by `kept`: for each of its arrays, the first one
+    that must be the same memory. None without one, or if the number of its arrays has changed.
     """
     own = kept.get(i.name)
     return None if own is None or len(own) != len(leaves(i)) else own
@@ -83,47 +86,49 @@ def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
 def overwritten(
     i: Instruction, kept: Mapping[str, Pattern], index: ShapeIndex | None = None
 ) -> list[tuple[Instruction, ShapeIndex]]:
-    """The operands whose memory an instruction's results must have, by its pattern in `kept`.
+    """The operands, as (instruction, tuple index), whose memory an instruction's results must have.
 
     Args:
-      i: any instruction. kept: name -> pattern. index: of the result that overwrites; None: any.
+      i: any instruction. kept: instruction name -> pattern (which of its arrays share memory).
+        index: of the result that overwrites; None: any.
     """
-    found = (o for r, o in _overwrites(i, kept) if index is None or r[1] == index)
-    return list(dict.fromkeys(found))
+    operands = (o for r, o in _overwrites(i, kept) if index is None or r[1] == index)
+    return list(dict.fromkeys(operands))
 
 
 def joined_buffers(
     dataflow: Dataflow, instructions: Iterable[Instruction], kept: Mapping[str, Pattern]
 ) -> dict[int, int]:
-    """Finds which buffers must be one memory for kernels to have their patterns in `kept`.
-
-    A result that overwrites an operand has the operand's memory, and so have all values in the
-    buffer of either, such as a donated argument that the result replaces.
+    """Finds which buffers must be one memory so that kernels' arrays share memory as `kept` (kernel
+    name -> pattern) demands. A result that overwrites an operand has the operand's memory, and so
+    have all values in the buffer of either, such as a donated argument that the result replaces.
 
     Returns:
       Buffer -> the one that stands for all that are joined with it; others are not in it.
     """
-    found: dict[int, int] = {}
+    owner: dict[int, int] = {}
 
     def stands_for(buffer: int) -> int:
-        while found.get(buffer, buffer) != buffer:
-            buffer = found[buffer]
+        while owner.get(buffer, buffer) != buffer:
+            buffer = owner[buffer]
         return buffer
 
     for i in instructions:
         for result, operand in _overwrites(i, kept):
             a, b = (stands_for(dataflow.at[where].buffer) for where in (operand, result))
-            found[a] = found[b] = a
-    return {buffer: stands_for(buffer) for buffer in found}
+            owner[a] = owner[b] = a
+    return {buffer: stands_for(buffer) for buffer in owner}
 
 
 def _overwrites(
     i: Instruction, kept: Mapping[str, Pattern]
 ) -> list[tuple[tuple[Instruction, ShapeIndex], tuple[Instruction, ShapeIndex]]]:
-    """(result, operand) arrays: by the pattern in `kept`, the first overwrites the second."""
+    """Pairs (result, operand) of arrays of `i` such that by its pattern in `kept` (which arrays
+    share memory) the first overwrites the second. An array is (instruction, tuple index).
+    """
     own = wanted(i, kept)
     if own is None:
         return []
-    found = leaves(i)
-    first = next(k for k, (source, _) in enumerate(found) if source is i)
-    return [(found[k], found[own[k]]) for k in range(first, len(own)) if own[k] < first]
+    arrays = leaves(i)
+    first = next(k for k, (source, _) in enumerate(arrays) if source is i)
+    return [(arrays[k], arrays[own[k]]) for k in range(first, len(own)) if own[k] < first]

@@ -34,7 +34,9 @@ def intervals(
 def spans_and_passes(
     g: GraphArrays, position: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The `intervals` of tensors, int64 [m, 2], and which pairs hand on memory, bool [pairs]."""
+    """Returns the half-open steps over which each tensor has memory of its own, int64 [m, 2], and
+    whether by a pair a dying input's memory goes over to an output, bool [pairs].
+    """
     spans, passes = np.empty((g.m, 2), np.int64), np.empty(len(g.pair_b), np.bool_)
     live_spans(g, position, spans, passes, np.zeros((2, g.m), np.bool_))
     return spans, passes
@@ -78,7 +80,7 @@ def live_spans(
     Args:
       g: the graph. position: int64 [n], the step of each operator.
       spans: int64 [m, 2], the half-open steps over which each tensor has memory of its own.
-      passes: bool [pairs], whether memory passes on by the pair.
+      passes: bool [pairs], whether a dying input's memory goes over to an output by the pair.
       met: bool [2, m], False at first; overwritten.
     """
     _uses(g, position, spans)

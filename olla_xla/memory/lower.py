@@ -25,9 +25,8 @@ _ENDING = ("-done", "-update")
 
 @dataclasses.dataclass(frozen=True)
 class LoweredComputation:
-    """A computation and its tensor graph, with operators and tensors matched by position.
-
-    Tensor k of the graph stands for the value whose id is `values[k]`.
+    """A computation and its tensor graph, with operators and tensors matched by position. Tensor k
+    of the graph stands for the value whose id is `values[k]`.
     """
 
     computation: Computation
@@ -44,13 +43,11 @@ def lower(
     released: frozenset[str] = frozenset(),
     kept: Mapping[str, Pattern] | None = None,
 ) -> LoweredComputation:
-    """The tensor graph of one computation.
-
-    Every value that appears in it is a tensor, also one that its caller owns (parameters, results,
-    loop state). An operator that calls computations gets their peak less the bytes of its own
-    operands and results as `transient_bytes`, which is negative where those never live together
-    inside. So the peak never exceeds that of the flattened program. Constants and tuple index
-    tables are left out, as in XLA's totals.
+    """The tensor graph of one computation. Every value that appears in it is a tensor, also one
+    that its caller owns (parameters, results, loop state). An operator that calls computations gets
+    their peak less the bytes of its own operands and results as `transient_bytes`, which is
+    negative where those never live together inside. So the peak never exceeds that of the flattened
+    program. Constants and tuple index tables are left out, as in XLA's totals.
 
     Args:
       dataflow: the module's value analysis.
@@ -107,7 +104,7 @@ def _operator(i: Instruction, peaks: Mapping[Computation, int], touched: int) ->
 
 
 def _touched(tensors: Sequence[Tensor], instructions: Sequence[Instruction]) -> dict[int, int]:
-    """Number of each operator that calls -> bytes of the buffers that it reads or defines."""
+    """Number of each operator that calls a computation -> bytes of buffers it reads or defines."""
     buffers: dict[int, dict[int, int]] = {
         k: {} for k, i in enumerate(instructions) if i.called_control
     }
@@ -121,7 +118,9 @@ def _touched(tensors: Sequence[Tensor], instructions: Sequence[Instruction]) -> 
 def _tensor(
     dataflow: Dataflow, value: Value, computation: Computation, step: Mapping[Instruction, int]
 ) -> Tensor | None:
-    """The tensor of a value as one computation sees it, or None if it is not seen there."""
+    """The tensor of a value as one computation sees it, or None if the value does not occur in it.
+    `step`: instruction -> its step in that computation.
+    """
     here = [i for i, _ in value.positions if i in step]
     if not here:
         return None
@@ -166,7 +165,9 @@ def _edges(
 
 
 def _keeps_its_order(i: Instruction) -> bool:
-    """Whether `i` keeps its order among all such: asynchronous, or visible from outside."""
+    """Whether an instruction must keep its order among all for which this is true: those that are
+    asynchronous or visible from outside.
+    """
     kind = _kind(i.opcode)
     return kind == "async" or kind == "copy" != i.opcode or _is_seen_outside(i)
 
@@ -186,11 +187,10 @@ def _is_seen_outside(i: Instruction) -> bool:
 def _without_own_done(
     tensors: Sequence[Tensor], instructions: Sequence[Instruction]
 ) -> list[Tensor]:
-    """Ends a tensor that an asynchronous operation updates in place at that operation's start.
-
-    The start's tuple still has the operand as an element, so the done counts as one more reader,
-    though it extracts the result. No other reader may be left out: one that reads the tensor after
-    its buffer is written would read something else.
+    """Returns tensors in which one that an asynchronous operation updates in place ends at the
+    start of that operation. Its done counts as one more reader in the tensors given, as the start's
+    tuple still has the operand as an element, though it extracts the result. No other reader may be
+    left out: one that reads the tensor after its buffer is written would read something else.
     """
     result = list(tensors)
     ends = any(i.opcode.endswith(_ENDING) for i in instructions)
@@ -224,9 +224,8 @@ def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _alias_edges(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
-    """Edges from a tensor's readers to the operator that overwrites its buffer, in XLA's order.
-
-    An operator may have several results in one buffer: they are written at once.
+    """Edges (reader, writer) from a tensor's readers to the operator that overwrites its buffer in
+    XLA's order. An operator may have several results in one buffer: they are written at once.
     """
     edges = set()
     for members in _alias_sets(tensors):

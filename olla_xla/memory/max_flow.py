@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 
-_UNSEEN = -1
-"""Level of a node that no path leads to."""
+_UNSEEN = -1  # level of a node that no path leads to
 
 
 class _Residual(NamedTuple):
-    """Arcs and their reverses, by the node that they leave.
+    """A flow network's arcs and their reverses, by the node that they leave.
 
     Attributes:
       ptr: int64 [nodes + 1], where each node's arcs begin. to: int64 [2 arcs], nodes they enter.
@@ -33,7 +32,7 @@ class _Scratch(NamedTuple):
     """Scratch arrays of a search for a maximum flow.
 
     Attributes:
-      level: int64 [nodes], arcs to or from an end. next: int64 [nodes], first arc to try.
+      level: int64 [nodes], arcs from the source or to the sink. next: int64 [nodes], arc to try.
       queue: int64 [nodes]. path: int64 [nodes], arcs from the source on.
     """
 
@@ -50,15 +49,13 @@ def min_cut(
     source: int,
     sink: int,
 ) -> tuple[int, NDArray[np.int64]]:
-    """A minimum cut of a directed graph.
+    """A minimum cut of a directed graph: its capacity, and the nodes on the source's side (of all
+    minimum cuts the smallest such set), int64, ascending.
 
     Args:
       tails, heads, capacities: int64 [arcs]; nodes are numbers from 0. Capacities are not negative;
         those of arcs that a minimum cut may go through are together less than 2**62.
       source, sink: nodes; the source side holds `source`, not `sink`.
-
-    Returns:
-      Its capacity, and the nodes of the smallest source side, int64, ascending.
     """
     if not len(tails):
         return 0, np.array([source], np.int64)
@@ -85,9 +82,8 @@ def _solve(
     source: int,
     sink: int,
 ) -> int:
-    """The maximum flow; fills `residual`. Nodes that the source still reaches keep a `level`.
-
-    `scratch.next` is where each node's arcs begin.
+    """Returns the maximum flow, and fills `residual`. In `scratch`, `next` is at first where each
+    node's arcs begin; in the end only nodes that the source still reaches have a `level`.
     """
     for k in range(len(tails)):
         a, b = scratch.next[tails[k]], scratch.next[heads[k]]
@@ -106,9 +102,9 @@ def _solve(
 
 @inner
 def _levels(residual: _Residual, scratch: _Scratch, root: int, end: int, back: bool) -> bool:
-    """Sets nodes' `level`, arcs with capacity left from (`back`: to) `root`, and resets `next`.
-
-    Returns whether there is a path between `root` and `end`.
+    """Sets each node's `level`: the number of arcs with capacity left on the shortest path from
+    `root` to it (`back`: from it to `root`). Resets `next`. Returns whether there is a path to
+    (from) `end`.
     """
     for v in range(len(scratch.level)):
         scratch.level[v] = _UNSEEN

@@ -33,8 +33,7 @@ _SOURCE, _SINK, _FIRST = 0, 1, 2
 _OPEN = -1
 """Side of an operator that may run before or after `v`; that of others is _SOURCE or _SINK."""
 
-_FORCED = -1
-"""Returned instead of a number of readers: the tensor is live whatever the cut."""
+_FORCED = -1  # returned instead of a number of readers: the tensor is live whatever the cut
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +42,7 @@ class Closure:
 
     Attributes:
       operator: the operator. bytes: no order has fewer live bytes while it runs.
-      before: bool [n], operators that have run before it where this is attained.
+      before: bool [n], operators that have run before it in an order with so few.
     """
 
     operator: int
@@ -99,7 +98,10 @@ def _mask(m: int, tensors: tuple[int, ...]) -> NDArray[np.bool_]:
 def _reuse(
     g: GraphArrays, v: int, before: NDArray[np.bool_], after: NDArray[np.bool_]
 ) -> tuple[list[tuple[int, ...]], int]:
-    """(choices of inputs whose memory outputs of `v` take over, bytes to subtract in any case)."""
+    """Which inputs of operator `v` pass their memory on to its outputs: (choices to try, each a
+    tuple of tensors; bytes to subtract in any case, for sizes of which there are too many choices).
+    `before`, `after`: bool [n], operators that run before and after `v`.
+    """
     fixed: set[int] = set()
     certain: set[int] = set()
     givers: dict[int, set[int]] = {}
@@ -157,7 +159,9 @@ def _spread(
     ptr: NDArray[np.int64],
     idx: NDArray[np.int64],
 ) -> None:
-    """Marks in `reached` all that is reached from the first `count` operators on `stack`."""
+    """Marks in `reached` all that paths lead to from the first `count` operators on `stack`. `ptr`,
+    `idx`: CSR, operator -> the next ones on paths.
+    """
     while count:
         count -= 1
         u = stack[count]
@@ -199,7 +203,7 @@ def _problem(
     Args:
       g: the graph. v: the operator.
       side: int64 [n], _SOURCE for operators that run before v, _SINK for v and those after it, else
-        _OPEN. dropped: bool [m], inputs whose memory passes on at v.
+        _OPEN. dropped: bool [m], inputs whose memory passes on to an output at v.
 
     Returns:
       (tails, heads, capacities in bytes of the arcs; bytes that are live at `v` in any case).
@@ -227,7 +231,8 @@ def _arcs(
     readers: NDArray[np.int64],
     network: _Network,
 ) -> int:
-    """Adds the arcs of `_problem` to `network`; returns the bytes live at `v` in any case.
+    """Adds to `network` the arcs of the minimum cut problem that tells the least bytes live while
+    operator `v` runs; returns the bytes live then in any case.
 
     Args:
       g, v, side, dropped: as in `_problem`. infinite: bytes, more than all tensors have.
@@ -262,9 +267,9 @@ def _arcs(
 def _readers(
     g: GraphArrays, v: int, side: NDArray[np.int64], i: int, dropped: bool, nodes: NDArray[np.int64]
 ) -> int:
-    """Writes the open nodes that must all run before tensor i dies; returns how many.
-
-    _FORCED if it is live at v in any case. An argument also lives until its source has run.
+    """Writes to `nodes` those operators that must have run before tensor i dies and are open in
+    `side` (may run before or after operator `v`). Returns how many, or _FORCED if i is live at v in
+    any case. An argument lives until its source has run, too. `dropped`: `v` is no reader.
     """
     forced, count = g.live_out[i], 0
     if g.live_in[i]:
@@ -288,7 +293,9 @@ def _readers(
 def _add_precedences(
     g: GraphArrays, side: NDArray[np.int64], infinite: int, network: _Network
 ) -> None:
-    """Adds arcs of infinite capacity from each open operator to its open predecessors."""
+    """Adds arcs of infinite capacity from each operator that is _OPEN in `side` to its predecessors
+    that are, too, so that no cut runs it before these.
+    """
     for u in range(g.n):
         if side[u] != _OPEN:
             continue

@@ -23,13 +23,8 @@ from olla_xla.memory.lower import LoweredComputation, lower
 
 
 def scheduled_module(data: bytes) -> Module:
-    """Reads a scheduled module to be planned, and removes its optimization barriers (hlo.rewrite).
-
-    Args:
-      data: a serialized HloModuleProto.
-
-    Raises:
-      ModuleFormatError: it cannot be read, or has no schedule.
+    """Reads a serialized, scheduled HloModuleProto and removes its optimization barriers
+    (hlo.rewrite). Raises ModuleFormatError if it cannot be read, or has no schedule.
     """
     try:
         module = without_barriers(data)
@@ -65,34 +60,32 @@ class ModuleFacts:
 
     @property
     def total(self) -> int:
-        """Predicted total bytes of the module in its own schedule."""
+        """Predicted bytes of all of the module's buffers in its own schedule."""
         return self.assignment.total_bytes
 
     @functools.cached_property
     def kernels(self) -> dict[str, Pattern]:
-        """Kernel name -> which of its arrays share memory under the module's own schedule."""
+        """Kernel name -> which of its arrays share memory under the module's own schedule; only
+        kernels whose rounding may depend on that, and that may share otherwise in another order.
+        """
         return self._patterns(every=False)
 
     @functools.cached_property
     def all_kernels(self) -> dict[str, Pattern]:
-        """As `kernels`, and kernels with the same pattern in any order: their copies may differ."""
+        """Kernel name -> which of its arrays share memory under the module's own schedule; also
+        kernels of which the same do in any order, as in their copies others may.
+        """
         return self._patterns(every=True)
 
     def _patterns(self, *, every: bool) -> dict[str, Pattern]:
-        found = find_kernels(self.dataflow, self.pairs, self.target, every=every)
-        return {i.name: pattern(i, self.dataflow, self.assignment) for i in found}
+        kernels = find_kernels(self.dataflow, self.pairs, self.target, every=every)
+        return {i.name: pattern(i, self.dataflow, self.assignment) for i in kernels}
 
 
 def facts_of(module: Module, target: str) -> ModuleFacts:
     """The `ModuleFacts` of a scheduled module: dataflow, memory that may be shared, memory model.
-
-    They are computed at the first call for a target and kept in `module.facts`.
-
-    Args:
-      module: a scheduled one. target: "cpu", "cuda" or "tpu".
-
-    Raises:
-      InputError: the target is unknown.
+    They are computed at the first call for a target and kept in `module.facts`. Raises InputError
+    if the target is unknown.
     """
     if target not in module.facts:
         if target not in PLATFORMS:
@@ -147,9 +140,8 @@ class PlannedModule:
     def lowered(
         self, computation: Computation, peaks: Mapping[Computation, int] | None = None
     ) -> LoweredComputation:
-        """The tensor graph of one computation; those that it calls count with their `peaks`.
-
-        Other peaks may be given: `bounds`, to bound all orders, or `leasts`.
+        """The tensor graph of one computation. Those that it calls count with the bytes in `peaks`:
+        by default their lifetime peaks so far; or `bounds`, to bound all orders, or `leasts`.
         """
         peaks = self.peaks if peaks is None else peaks
         result = lower(self.dataflow, computation, self.pairs, peaks, self.released, self.kept)
@@ -157,9 +149,8 @@ class PlannedModule:
         return result
 
     def charge(self, computation: Computation) -> LoweredComputation:
-        """Sets `peaks` of a computation to the lifetime peak of its own schedule; gives its graph.
-
-        `peaks` must have those of the computations that it calls.
+        """Returns a computation's graph, and sets its entry of `peaks` to its lifetime peak in the
+        module's own schedule. `peaks` must have those of the computations that it calls.
         """
         lowered = self.lowered(computation)
         order = np.arange(len(lowered.graph.operators))
@@ -167,7 +158,7 @@ class PlannedModule:
         return lowered
 
     def charge_all(self) -> LoweredComputation:
-        """Computes the peaks of all computations, callees first; returns the entry's graph."""
+        """Computes all computations' lifetime peaks, callees first; returns the entry's graph."""
         for computation in self.computations.values():
             lowered = self.charge(computation)
         return lowered
@@ -185,17 +176,16 @@ class PlannedModule:
         """A new module in which results are written over operands, and operands kept longer.
 
         Args:
-          aliases: fusion name -> its bound results (hlo.rewrite.aliases).
-          orders: of every computation, those under which the bindings are safe. They become the
-            module's schedule: it says which of two values in one buffer is the earlier.
-          holds: instruction name -> operands that must stay in memory (hlo.rewrite.aliases).
+          aliases: fusion name -> results to be written over operands (hlo.rewrite.aliases).
+          orders: of every computation, those under which that is safe. They become the module's
+            schedule: it says which of two values in one buffer is the earlier.
+          holds: instruction name -> numbers of operands that must stay in memory until it has run.
         """
         edit = self._scheduled(orders).hold(holds or {})
         return self._edited(edit.alias(aliases))
 
     def guarded(self) -> PlannedModule:
         """A new module with the control edges (guards) that XLA will get to keep the planned order.
-
         XLA visits a guarded module in another order, and breaks ties among buffers otherwise. Where
         nothing is rematerialised after XLA's scheduler, no guards are needed: it returns itself.
         """
@@ -209,7 +199,7 @@ class PlannedModule:
         return Edit(self.module).schedule(schedule)
 
     def _edited(self, edit: Edit) -> PlannedModule:
-        """A new PlannedModule of the edited module, with the same peaks, leasts and bounds."""
+        """A new PlannedModule of the edited module, with the same lifetime peaks and bounds."""
         other = PlannedModule(edit.module(), self.target, self.released, self.kept)
         for name, computation in self.computations.items():
             twin = other.computations[name]

@@ -10,16 +10,11 @@ from hlo.module import HloError
 from hlo.wire import read_varint
 from olla_xla.memory.jit import loop
 
-_MOST = 64
-"""Most bytes that one compressed byte can stand for: a copy of 64 takes at least two."""
+_MOST = 64  # most bytes that one compressed byte can stand for: a copy of 64 takes at least two
 
 
 def unsnapped(data: bytes) -> bytes:
-    """Decompresses Snappy data.
-
-    Raises:
-      HloError: `data` was not compressed by Snappy.
-    """
+    """Decompresses Snappy data; HloError if `data` was not compressed by Snappy."""
     total, at = read_varint(data, 0)
     if total <= _MOST * len(data):
         out = np.empty(total, np.uint8)
@@ -30,9 +25,8 @@ def unsnapped(data: bytes) -> bytes:
 
 @loop
 def _fill(data: NDArray[np.uint8], at: int, out: NDArray[np.uint8]) -> int:
-    """Writes to `out` the literals and the copies of earlier bytes, from the tag at `at` on.
-
-    Returns how many bytes it wrote; -1 if the data is not valid.
+    """Decompresses `data` into `out`, from the first tag, at byte `at`, on. Returns how many bytes
+    it wrote; -1 if the data is not valid.
     """
     end, total, n = len(data), len(out), 0
     while at < end:

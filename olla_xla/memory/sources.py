@@ -32,19 +32,18 @@ _LIBRARY = re.compile(
     rf"/(?:site|dist)-packages/(?:{_BLOCKS})/|^<|/jax/(?:_src|experimental|interpreters)/"
 )
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
-_NO_FILE = ("", "-")
-"""What XLA calls the file of text without locations."""
+_NO_FILE = ("", "-")  # what XLA calls the file of text without locations
 
 _JITTED = re.compile(r"^p?jit\((\w+)\)")
 _CLASS = re.compile(r"(?:^|\.)([A-Za-z]\w*)\.(\w+)$")
-_CALLS = ("__call__", "call")
-"""Methods of libraries' layers that are steps of a layer's path."""
+_CALLS = ("__call__", "call")  # methods of libraries' layers that are steps of a layer's path
 _BASES = frozenset(("Functional", "Layer", "Module", "Operation", "Sequential"))
 """Classes of libraries that every layer passes through."""
 
 
 class Source(NamedTuple):
-    """The source line that an operation was traced from, and the calls that led to it.
+    """The source line that an operation was traced from, and the calls that led to it. Own code is
+    all but Python and libraries of building blocks such as JAX and Flax.
 
     Attributes:
       line: "file:line" of the step's own code, the innermost; of a library's where it has none.
@@ -113,7 +112,9 @@ def source_line(i: Instruction) -> str:
 
 
 def _inside(stack: tuple[SourceFrame, ...], op_name: str) -> tuple[SourceFrame, ...]:
-    """The calls of a stack inside the jitted function that `op_name` says, as far as shown."""
+    """The calls of a stack (innermost first) inside the jitted function that `op_name` begins with,
+    as far as the stack has it. Our own code that had the step traced is left out, with its callers.
+    """
     for k, frame in enumerate(stack):
         if frame.file.startswith(_LAUNCHING):
             stack = stack[:k]
@@ -127,14 +128,16 @@ def _inside(stack: tuple[SourceFrame, ...], op_name: str) -> tuple[SourceFrame, 
 
 
 def _layer(inside: Sequence[SourceFrame]) -> str:
-    """Path, by "/", of the classes whose methods run, or of own functions where there are none."""
+    """Path, by "/", of the classes whose methods are called, or else of own functions; `inside` has
+    the calls, innermost first.
+    """
     classes: list[str] = []
     functions: list[str] = []
     for frame in reversed(inside):
-        found, own = _CLASS.search(frame.function), is_own_file(frame.file)
-        if found is not None and "<locals>" not in found[1]:
-            if own or (found[2] in _CALLS and found[1] not in _BASES):
-                classes += [found[1]] if classes[-1:] != [found[1]] else []
+        match, own = _CLASS.search(frame.function), is_own_file(frame.file)
+        if match is not None and "<locals>" not in match[1]:
+            if own or (match[2] in _CALLS and match[1] not in _BASES):
+                classes += [match[1]] if classes[-1:] != [match[1]] else []
         elif own:
             name = frame.function.rpartition(".")[2]
             functions += [name] if name.isidentifier() else []

@@ -19,18 +19,18 @@ from olla_xla.remat import rewritten
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
-    """Returns the tensor graphs of a module's computations in XLA's order, callees before callers.
-    Operators have their source lines and JAX's names, unlike in the graphs of plans.
+    """Returns a tensor graph for each computation of a serialized module, callees before callers,
+    operators in XLA's order. These have source lines and JAX's names, unlike in graphs of plans.
     """
     planned = PlannedModule(scheduled_module(module), target)
-    found = []
+    lowered_graphs = []
     for lowered in map(planned.charge, planned.module.control_computations):
         operators = tuple(
             dataclasses.replace(operator, location=source_line(i), op_name=i.op_name)
             for operator, i in zip(lowered.graph.operators, lowered.instructions, strict=True)
         )
-        found.append(dataclasses.replace(lowered.graph, operators=operators))
-    return found
+        lowered_graphs.append(dataclasses.replace(lowered.graph, operators=operators))
+    return lowered_graphs
 
 
 def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
@@ -41,12 +41,12 @@ def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
 def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     """Writes a plan into the serialized module it was made for; returns the new module, serialized.
 
-    Clones, changed loops, schedule and in-place results are written. Each instruction gets as
-    frontend attributes its step, the bytes it defines, and, where it defines any, the planned
-    offsets of its values in order, separated by commas; the first and the last of each computation
-    also `mark`, if there is one. On a GPU fusions get the marks of `hlo.invariant_loads`, so that
-    no order has XLA load as invariant what is not. On a CPU no fusion writes over what another of
-    its operands still reads (`hlo.rewrite.aliases`).
+    Written are the order, results that overwrite operands, instructions that are computed again
+    (clones), and changed loops. Each instruction gets as frontend attributes its step, the bytes it
+    defines, and, where it defines any, the planned offsets of its values in order, separated by
+    commas; the first and the last of each computation also `mark`, if it is not "". On a GPU
+    fusions get the marks of `hlo.invariant_loads`, so that no order has XLA load as invariant what
+    is not. On a CPU no fusion writes over what another of its operands still reads.
 
     Raises:
       PlanMismatchError: the plan was made for another module.
@@ -70,9 +70,9 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     for names in plan.order.values():
         for name in (*names[:1], *names[-1:]) if mark else ():
             attributes[name]["olla_xla.plan"] = mark
-    for name, found in offsets.items():
+    for name, own_offsets in offsets.items():
         if name in attributes:
-            attributes[name]["olla_xla.offset"] = ",".join(found)
+            attributes[name]["olla_xla.offset"] = ",".join(own_offsets)
     try:
         edit = _edited(view, plan).hold(plan.holds).alias(plan.aliases)
         edit.schedule(plan.order, attributes)
@@ -92,7 +92,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
 
 
 def _edited(module: Module, plan: Plan) -> Edit:
-    """Returns an Edit of the module with the plan's changed loops and clones. Raises HloError."""
+    """Starts an Edit of the module, with the plan's changed loops and cloned instructions."""
     if not plan.is_rewritten:
         return Edit(module)
     return rewritten.rewritten(module, plan)

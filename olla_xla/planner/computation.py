@@ -52,12 +52,12 @@ class SearchLimits:
     """Limits and callbacks of the search for orders of all of a module's computations.
 
     Attributes:
-      options: of the whole plan. effort: seconds, and the total that is enough.
-      started: on the monotonic clock. is_over: whether nothing is left of a limit of time that
-        counts all of planning.
+      options: of the whole plan. effort: seconds, and the total bytes that are enough to stop.
+      started: when the search began, on `memory.clock`. is_over: whether a time limit that counts
+        all of planning has passed already.
       progress: called with one line at each improvement.
       alternative_orders: gives orders of another scheduler, for the entry computation; called only
-        where the total is still far above the bound. more_seconds: what that takes.
+        where the total is still far above the lower bound. more_seconds: how long that call takes.
     """
 
     options: PlanOptions
@@ -74,11 +74,11 @@ class SearchLimits:
         return self.effort.seconds - (clock.now() - self.started)
 
     def nested(self) -> float:
-        """Seconds of search for one loop body or branch: half of what is left for all of them."""
+        """Seconds for the next loop body or branch: half of what is left of the time for these."""
         return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
     def tolerance(self, bound: int) -> float:
-        """The fraction of `bound` (bytes) by which the total may exceed it when the search ends."""
+        """By what fraction of a bound (bytes) the total may exceed it when the search ends."""
         return max(self.options.tolerance, self.effort.enough_bytes / max(bound, 1))
 
 
@@ -86,17 +86,17 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
     """Finds an order and in-place results for one computation; its callees keep their orders.
 
     Args:
-      work: the computation with its estimates; callees' peaks and bounds are in its module.
+      work: the computation with its graph; its module has callees' lifetime peaks and bounds.
       limits: of all computations. seconds: of search for this one.
 
     Returns:
-      A solution with no higher predicted total (placement "own": peak) than XLA's order.
+      A solution whose predicted total (placement "own": lifetime peak) is not above XLA's order's.
     """
     options, began = limits.options, clock.now()
     deadline = began + max(seconds, 0.01)
 
     def worth(total: int) -> float:
-        """Until when searching is worth it if the best total so far is so many bytes."""
+        """The clock time until which to search if the best total so far is so many bytes."""
         return limits.effort.until(total, began, clock.now())
 
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
@@ -116,30 +116,30 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
         ours, aliases = (with_all if lifetimes_count else with_chains)(work, options.tolerance, own)
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     if lifetimes_count:
-        found = dataclasses.replace(least, steps=0)
+        searched = dataclasses.replace(least, steps=0)
     elif options.time_limit is not None and clock.now() > deadline:
-        found = dataclasses.replace(least, steps=0, stopped_by=StopReason.TIME_LIMIT)
+        searched = dataclasses.replace(least, steps=0, stopped_by=StopReason.TIME_LIMIT)
     else:
-        found = _towards_the_total(ours, bound, deadline, steps, limits, worth)
+        searched = _towards_the_total(ours, bound, deadline, steps, limits, worth)
     ranks = (1, 0) if lifetimes_count else (0, 1)
     name = min(ours.scores, key=lambda n: (*(ours.scores[n][k] for k in ranks), n != "xla"))
     if name != "xla" and platform(ours.planned.target).places_as_they_come:
         name = _small_first(ours, name)
     if lifetimes_count and ours.is_entry:
         name = _arguments_first(ours, name)
-    stopped_by = found.stopped_by
+    stopped_by = searched.stopped_by
     gain = work.scores["xla"][ranks[0]] - ours.scores[name][ranks[0]]
     # A callee's lower peak may serve its caller even if it alone lowers no total.
     if gain < 0 or (gain == 0 and work.is_entry):
         ours, name, aliases = work, "xla", {}
-        if not found.steps and stopped_by is not StopReason.TIME_LIMIT:
+        if not searched.steps and stopped_by is not StopReason.TIME_LIMIT:
             stopped_by = StopReason.NO_GAIN
     return ours.solved(
         name,
         aliases,
-        least=work.least_peak(least, found),
+        least=work.least_peak(least, searched),
         bound=bound,
-        steps=least.steps + found.steps,
+        steps=least.steps + searched.steps,
         stopped_by=stopped_by,
         candidates={**ours.scores, **work.scores}
         if ours is work
@@ -151,12 +151,13 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
 def _least_peak(
     work: Candidates, deadline: float, limits: SearchLimits, worth: Callable[[int], float]
 ) -> tuple[SearchResult, Proof | None]:
-    """Searches for the order of least lifetime peak; with method "ilp" an integer program goes on
-    from there. Returns what was found, and the program's proof if it ran.
+    """Searches for the order of least lifetime peak, until `deadline`; with method "ilp" an integer
+    program goes on from there. Returns the best order, and the program's proof if it ran. `worth`:
+    best peak so far (bytes) -> clock time until which to search the entry computation.
     """
     options = limits.options
     by_ilp = options.method == "ilp"
-    found = phases.search(
+    searched = phases.search(
         work.arrays,
         work.starts,
         time_limit=max(deadline - clock.now(), 0.01) * (_ILP_START if by_ilp else 0.5),
@@ -169,21 +170,22 @@ def _least_peak(
     )
     if by_ilp:
         part = _ILP_OF_SOME if options.recomputes else _ILP
-        return _by_ilp(work, found, (deadline - clock.now()) * part, limits)
-    return found, None
+        return _by_ilp(work, searched, (deadline - clock.now()) * part, limits)
+    return searched, None
 
 
 def _by_ilp(
     work: Candidates, start: SearchResult, seconds: float, limits: SearchLimits
 ) -> tuple[SearchResult, Proof]:
-    """Runs the integer program from the search's best order, for at most `seconds`. Returns `start`
-    with the program's order, peak and bound in place of its own, and the program's proof.
+    """Runs the integer program for the least lifetime peak from the search's best order, for at
+    most `seconds`. Returns the search's result `start` with the program's order, peak and lower
+    bound in place of its own, and the program's proof.
     """
     order, proof = extensions.order_by_ilp(
         work.graph, start.lifetime_order, start.least_peak_bytes, start.bound_bytes,
         limits.options, seconds, limits.progress,
     )  # fmt: skip
-    found = dataclasses.replace(
+    improved = dataclasses.replace(
         start,
         order=order,
         peak_bytes=proof.peak_bytes,
@@ -192,15 +194,14 @@ def _by_ilp(
         least_peak_bytes=proof.peak_bytes,
         bound_bytes=proof.bound_bytes,
     )
-    return found, proof
+    return improved, proof
 
 
 def _small_first(ours: Candidates, name: str) -> str:
-    """Adds an order "small" to `ours`: the one named `name`, but with small values early. Returns
-    "small" if its total is at most 0.1 % higher, else `name`.
-
-    XLA:TPU moves values to VMEM after its scheduler, so the gaps that it finds for small ones are
-    not those of a prediction.
+    """Adds to the candidate orders `ours` one called "small": the order called `name`, but with
+    operators of small results (up to 64 KB) as early as can be. Returns "small" if its total is at
+    most 0.1 % higher, else `name`. XLA:TPU moves values to VMEM after its scheduler, so it does not
+    find the gaps for small ones that a prediction has.
     """
     instructions = ours.lowered.instructions
     movable = np.array([not i.called_control and not is_transfer(i) for i in instructions])
@@ -210,8 +211,9 @@ def _small_first(ours: Candidates, name: str) -> str:
 
 
 def _arguments_first(ours: Candidates, name: str) -> str:
-    """Adds an order "arguments" to `ours`: the one named `name`, but with large arguments read
-    early. Returns "arguments" if its lifetime peak is no higher, else `name`.
+    """Adds to the candidate orders `ours` one called "arguments": the order called `name`, but with
+    large arguments read for the last time early, so that other values fit into their memory.
+    Returns "arguments" if its lifetime peak is no higher, else `name`.
     """
     peak = ours.scores[name][1]
     ours.add({"arguments": early.arguments_first(ours.arrays, ours.starts[name], _HOSTS * peak)})
@@ -226,9 +228,10 @@ def _towards_the_total(
     limits: SearchLimits,
     worth: Callable[[int], float],
 ) -> SearchResult:
-    """Searches from all orders in `ours` for the least total of the module; adds the order found to
-    `ours` and returns the search's result. The entry's search is repeated from
-    `limits.alternative_orders` if its total is far above `bound` and those are better.
+    """Searches from all candidate orders in `ours` for the least predicted total of the module,
+    until the clock time `deadline`; adds the best order to `ours` as "search"; returns the result.
+    For the entry computation, if its total is far above `bound` (bytes), it asks for another
+    scheduler's order, and searches again from that if it is better.
     """
     options, computation = limits.options, ours.lowered.computation
     excess = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
@@ -250,22 +253,22 @@ def _towards_the_total(
             progress=limits.progress,
         )
 
-    found = search(ours.starts, steps)
-    ours.add({"search": found.order})
-    wide = found.objective_bytes > bound * (1 + _MORE)
-    in_time = clock.now() + limits.more_seconds < min(worth(found.objective_bytes), deadline)
+    best = search(ours.starts, steps)
+    ours.add({"search": best.order})
+    wide = best.objective_bytes > bound * (1 + _MORE)
+    in_time = clock.now() + limits.more_seconds < min(worth(best.objective_bytes), deadline)
     if ours.is_entry and limits.alternative_orders is not None and wide and in_time:
         other = ours.named(limits.alternative_orders().get(computation.name, ()))
         ours.add(other)
         if other and min(ours.scores[name] for name in other) < ours.scores["search"]:
-            left = None if steps is None else max(steps - found.steps, 1)
-            found = _both(found, search(other, left))
-            ours.add({"search": found.order})
-    return found
+            left = None if steps is None else max(steps - best.steps, 1)
+            best = _both(best, search(other, left))
+            ours.add({"search": best.order})
+    return best
 
 
 def _both(first: SearchResult, second: SearchResult) -> SearchResult:
-    """The second search's result, with the lower of both least peaks and the steps of both."""
+    """The second search's result, with the lower of both least lifetime peaks and all steps."""
     least = min(first, second, key=lambda f: f.least_peak_bytes)
     return dataclasses.replace(
         second,
@@ -276,7 +279,7 @@ def _both(first: SearchResult, second: SearchResult) -> SearchResult:
 
 
 def _program(work: Candidates) -> NDArray[np.int64]:
-    """The order that the computation lists its instructions in, changed where edges demand it."""
+    """Operators as the computation lists them, not as scheduled; moved where edges demand it."""
     position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
     priority = [position[i] for i in work.lowered.instructions]
     return schedule.by_priority(work.arrays, np.array(priority, np.int64))

@@ -10,8 +10,7 @@ LONGEST = 20.0
 _BY_STEPS = 86400.0
 """Seconds of search where steps alone limit it, so that no clock decides what comes of it."""
 
-_ILP_LIMIT = 60.0
-"""Seconds of the integer program."""
+_ILP_LIMIT = 60.0  # seconds of the integer program
 
 _PART, _PART_PER_GAP, _WIDEST = 0.12, 6.0, 0.1
 """The part of XLA's own time up to its schedule that a search may take: a constant, plus this much
@@ -58,9 +57,9 @@ class Effort:
 
     Attributes:
       seconds: of search, at most.
-      enough_bytes: the search ends when its total is no more than this above the bound.
-      bound: no order takes fewer bytes. schedule_seconds: what XLA took to get to its schedule;
-        None where only `seconds` limits the search.
+      enough_bytes: the search ends when its total is no more than this above `bound`.
+      bound: no order takes fewer bytes. schedule_seconds: how long XLA compiled until it had a
+        schedule; None where only `seconds` limits the search.
     """
 
     seconds: float
@@ -70,7 +69,7 @@ class Effort:
 
     def worth(self, total: int) -> float:
         """Seconds that the search may take in all if its best total so far is `total` bytes: more,
-        the further that is above `bound`, in proportion to what XLA took to its schedule.
+        the further that is above `bound`, and the longer XLA took to its own schedule.
         """
         if self.schedule_seconds is None:
             return self.seconds
@@ -83,8 +82,8 @@ class Effort:
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), self.seconds)
 
     def negligible(self, total: int) -> float:
-        """Bytes that planning a loop body or branch must be able to save to be searched at all.
-        `total` is the predicted bytes of XLA's order.
+        """Bytes: a loop body or branch that could save no more than these is not searched. `total`
+        is the predicted bytes of the module in XLA's order.
         """
         least = _NEGLIGIBLE * total
         if self.schedule_seconds is None:
@@ -111,7 +110,7 @@ class Timing:
     Attributes:
       schedule_seconds: what XLA took to get to its schedule; None where that is not known.
       longest: seconds of search at most.
-      began: when planning began, on the monotonic clock, if a time limit counts from then.
+      began: when planning began, on `memory.clock`, if a time limit counts from then.
     """
 
     schedule_seconds: float | None = None
@@ -120,7 +119,7 @@ class Timing:
 
 
 def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effort:
-    """How long to search for an order of a module, by options, XLA's own time and possible gain.
+    """Decides how many seconds to search for an order, and which total bytes are enough to stop.
 
     Args:
       options: with a limit of time or of steps, the search goes on until that is reached.
@@ -143,8 +142,8 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
 def recomputation_limit(
     options: PlanOptions, schedule_seconds: float | None, spent: float, total: int, least: int
 ) -> float:
-    """Seconds since planning began after which no more recomputation is searched for. A budget may
-    take the whole of a limit; an overhead is worth a part of XLA's own time.
+    """Seconds, counted since planning began, after which no more recomputation is searched for: a
+    limit of the options, or else more the longer XLA took and the more bytes may be saved.
 
     Args:
       options: the caller's. schedule_seconds: what XLA took to get to its schedule; None where that

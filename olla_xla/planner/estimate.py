@@ -21,21 +21,16 @@ from olla_xla.remat.purity import recomputable
 _SPENT = 0.6
 """Part of the time that the search spends, as it was in 7 steps: clones need memory too."""
 
-_SMALL = 2e-4
-"""Tensors below this part of the peak are left alone."""
-
-_MOST = 300
-"""Tensors that go, at most: a large module's estimate is to take little time."""
-
-_DEEP = 12
-"""Instructions on a chain that is computed again, at most."""
+_SMALL = 2e-4  # tensors below this part of the peak are left alone
+_MOST = 300  # tensors that go, at most: a large module's estimate is to take little time
+_DEEP = 12  # instructions on a chain that is computed again, at most
 
 
 def with_recomputation(state: ModuleState, overhead: float) -> int:
-    """Estimates roughly the bytes of a step with recomputation; at most those of its plan.
+    """Estimates roughly the bytes of a step if values were recomputed; at most those of its plan.
 
     Args:
-      state: one with a plan. overhead: added time, as a fraction of the step's (`max_overhead`).
+      state: one with a plan. overhead: time that may be added, as a fraction of the step's.
     """
     plan, cost = state.ordered, state.request.cost
     allowance = overhead * state.request.own_seconds
@@ -54,10 +49,10 @@ def with_recomputation(state: ModuleState, overhead: float) -> int:
 
 class _Gaps:
     """Estimates how far the entry computation's peak falls if tensors are computed again. A gap is
-    the time between two readers of a tensor, in which its memory can be freed.
+    the steps between two readers of a tensor, in which its memory can be freed.
 
     Args:
-      module: of the graph. graph: of the entry. order: of its operators. cost: prices them.
+      module: of the graph. graph: of the entry. order: of its operators. cost: predicts their time.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class _Gaps:
 
     def live(self, *, held: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns (int64[m], bytes of each tensor; int64[n], live bytes at each step). If `held`,
-        arguments' memory is used for nothing else: it counts at all steps, its tensors as 0.
+        no other tensor may use arguments' memory: it counts at all steps, and tensors in it as 0.
         """
         g = self._g
         size = np.where(np.isin(g.buffer, g.buffer[g.live_in]), 0, g.bytes) if held else g.bytes
@@ -85,8 +80,9 @@ class _Gaps:
         return size, live + self._transient + arguments
 
     def less(self, size: NDArray[np.int64], live: NDArray[np.int64], allowance: float) -> int:
-        """Bytes by which the peak falls if tensors are freed in gaps and computed again, within
-        `allowance` seconds. `size` and `live` are as of `live`; the latter is changed in place.
+        """Bytes by which the peak falls if tensors are freed between two readers and computed
+        again, within `allowance` seconds of added time. `size`: int64 [m], bytes of each tensor;
+        `live`: int64 [n], live bytes at each step, changed in place.
         """
         first, spans = int(live.max()), self._spans
         waiting = self._may_go & (size >= _SMALL * first)
@@ -94,8 +90,8 @@ class _Gaps:
             step = int(live.argmax())
             over = np.flatnonzero(waiting & (spans[:, 0] < step) & (step < spans[:, 1] - 1))
             cheapest = sorted((self._price(t) / int(size[t]), t) for t in over.tolist())
-            found = ((p, t, gap) for p, t in cheapest if (gap := self._gap(t, step)))
-            price, t, gap = next(found, (math.inf, -1, (0, 0)))
+            with_gaps = ((p, t, gap) for p, t in cheapest if (gap := self._gap(t, step)))
+            price, t, gap = next(with_gaps, (math.inf, -1, (0, 0)))
             if not price * int(size[t]) <= allowance:
                 break
             allowance -= price * int(size[t])
@@ -105,15 +101,15 @@ class _Gaps:
         return first - int(live.max())
 
     def _gone(self, tensor: int) -> list[int]:
-        """The operands of a tensor's operator that are not live any more at its last reader."""
+        """Inputs of a tensor's operator that are not live any more at the tensor's last reader."""
         g, k = self._g, self._g.source[tensor]
         read = g.in_idx[g.in_ptr[k] : g.in_ptr[k + 1]].tolist()
         stops = self._spans[:, 1]
         return [u for u in read if not g.live_in[u] and stops[u] < stops[tensor]]
 
     def _gap(self, tensor: int, step: int) -> tuple[int, int] | None:
-        """The gap of a tensor around a step: (last step before it, first step after it) that reads
-        or makes the tensor; None if `step` itself does, or no later one.
+        """The steps around `step` at which a tensor is made or read, (last before, first after): in
+        between its memory can be freed. None if `step` is one itself, or none follows.
         """
         g = self._g
         sinks = g.sink_idx[g.sink_ptr[tensor] : g.sink_ptr[tensor + 1]]
@@ -124,15 +120,15 @@ class _Gaps:
         return (start, stop) if start < step < stop < g.n else None
 
     def _price(self, tensor: int, depth: int = 0) -> float:
-        """Seconds to compute a tensor again with operands not live at its last reader, or inf."""
+        """Seconds to compute a tensor again for its last reader, with inputs dead then; or inf."""
         if tensor in self._prices:
             return self._prices[tensor]
         g, k = self._g, int(self._g.source[tensor])
-        found = 0.0 if g.free[k] else self._seconds(self._instructions[k])
+        seconds = 0.0 if g.free[k] else self._seconds(self._instructions[k])
         for u in self._gone(tensor):
-            found += self._price(u, depth + 1) if depth < _DEEP else math.inf
-        self._prices[tensor] = found
-        return found
+            seconds += self._price(u, depth + 1) if depth < _DEEP else math.inf
+        self._prices[tensor] = seconds
+        return seconds
 
     def _seconds(self, i: Instruction | None) -> float:
         if i is None or not recomputable(i, self._cost.target):

@@ -34,7 +34,7 @@ class Binding:
     """A fusion's result that a plan writes over one of the fusion's operands.
 
     Attributes:
-      fusion: instruction name. index: of the result. operand: number of the operand.
+      fusion: instruction name. index: tuple index of the result. operand: number of the operand.
       values: ids of the result's value and of the operand's. bytes: size of either.
     """
 
@@ -46,18 +46,18 @@ class Binding:
 
 
 def bindings(work: Candidates, order: Sequence[int] | NDArray[np.int64]) -> list[Binding]:
-    """Results of fusions that may safely be bound to operands under an order, largest first. An
-    operand must die at the fusion under this order, the fusion be allowed to overwrite it, and the
-    buffers of both, once joined, never hold two live tensors. Arguments are left as they are. A
-    kernel in which arrays must share memory as in XLA's order (`PlannedModule.kept`) gets only
-    bindings between those.
+    """Returns the results of fusions that may safely be bound to operands (written over them, in
+    one buffer) under an order, largest first. An operand must die at the fusion under this order,
+    the fusion be allowed to overwrite it, and the buffers of both, once joined, never hold two live
+    tensors. Arguments are not overwritten. A kernel whose arrays must share memory as in XLA's
+    order (`PlannedModule.kept`) gets only bindings between arrays that share it there.
     """
     g, planned = work.arrays, work.planned
     spans = intervals(g, order)
     starts = g.positions(order)[g.source]
     joined = Buffers(g, spans, g.buffer[g.live_in].tolist())
     least = int(g.bytes.sum() * _SHARE)
-    found = []
+    safe_bindings = []
     for k in sorted(range(len(g.pair_b)), key=lambda k: (-int(g.bytes[g.pair_b[k]]), k)):
         b, a = int(g.pair_b[k]), int(g.pair_a[k])
         handed = not g.pair_must[k] and spans[a, 1] == starts[b]
@@ -67,8 +67,8 @@ def bindings(work: Candidates, order: Sequence[int] | NDArray[np.int64]) -> list
         if binding is not None and not _keeps(planned.dataflow, binding, planned.kept):
             binding = None
         if binding is not None and joined.join(a, b):
-            found.append(binding)
-    return found
+            safe_bindings.append(binding)
+    return safe_bindings
 
 
 def _binding(dataflow: Dataflow, lowered: LoweredComputation, b: int, a: int) -> Binding | None:
@@ -85,7 +85,7 @@ def _binding(dataflow: Dataflow, lowered: LoweredComputation, b: int, a: int) ->
 
 
 def _keeps(dataflow: Dataflow, binding: Binding, kept: Mapping[str, Pattern]) -> bool:
-    """Whether a binding gives its kernel the pattern in `kept` (which arrays share memory)."""
+    """Whether a binding agrees with `kept` (kernel -> which arrays share memory) for its kernel."""
     fusion = dataflow.values[binding.values[0]].instruction
     if fusion.name not in kept:
         return True
@@ -101,8 +101,8 @@ class Buffers:
     def under(
         cls, g: GraphArrays, order: Sequence[int] | NDArray[np.int64], is_entry: bool
     ) -> Buffers:
-        """The buffers of a graph, with the tensors' lifetimes under an order. In the entry
-        computation arguments' may be joined too: nothing else reads those not live to the end.
+        """The buffers of a graph, with the tensors' lifetimes under an order. Buffers of arguments
+        may be joined only in the entry computation: nothing outside reads those that die early.
         """
         return cls(g, intervals(g, order), () if is_entry else g.buffer[g.live_in].tolist())
 
@@ -115,15 +115,17 @@ class Buffers:
         self._spans = spans
 
     def hand_over(self, a: int, b: int) -> bool:
-        """Joins as `join` does, but where the operator that makes `b` is the last to read `a`."""
+        """Joins the buffers of tensors `a` and `b` as `join` does, but the operator that makes `b`
+        may be the last to read `a`; returns whether it did.
+        """
         start = self._spans[b, 0]
         if self._spans[a, 1] == start + 1:
             self._spans[a, 1] = start
         return self.join(a, b)
 
     def join(self, a: int, b: int) -> bool:
-        """Joins the buffers of tensors `a` and `b` unless two tensors in them live at once or one
-        of them must stay as it is; returns whether it did.
+        """Joins the buffers of tensors `a` and `b`, unless they are one, two tensors in them live
+        at once, or one is an argument's that must stay as it is; returns whether it did.
         """
         x, y = int(self._owner[a]), int(self._owner[b])
         if x == y or x in self._pinned or y in self._pinned:
@@ -143,7 +145,8 @@ def choose(
     total: Callable[[Sequence[tuple[int, int]]], int],
     operators: int = 0,
 ) -> tuple[list[Binding], int]:
-    """Chooses those of the bindings that lower the predicted total; returns (chosen, that total).
+    """Chooses bindings (results written over operands) that lower the predicted total: all that
+    help, if all together do, or else one after the other. Returns (chosen, total bytes with them).
 
     Args:
       found: safe bindings, the largest first.
@@ -170,7 +173,7 @@ def choose(
 
 
 def aliases(chosen: Sequence[Binding]) -> Mapping[str, tuple[Alias, ...]]:
-    """Converts bindings: fusion name -> (result index, operand number) of each bound result."""
+    """Groups bindings by fusion name: (result index, operand number) of each result to be bound."""
     result: dict[str, tuple[Alias, ...]] = {}
     for binding in chosen:
         result[binding.fusion] = (
@@ -183,17 +186,17 @@ def aliases(chosen: Sequence[Binding]) -> Mapping[str, tuple[Alias, ...]]:
 def with_chains(
     work: Candidates, tolerance: float, own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
-    """Binds results of fusions to operands where that lowers the predicted total. Bindings are
-    looked for under the order of least total, the best order of a rule, and the search's own.
+    """Binds results of fusions to operands (writes them over these) where that lowers the predicted
+    total. Bindings are safe under one order only: that of least total, the best order of a
+    heuristic rule, and the search's own are tried.
 
     Args:
-      work: the computation with its orders and their scores.
+      work: the computation with its candidate orders and their scores.
       tolerance: the least saving of all bindings, as a fraction of the least total.
       own: the prefix of the names of the search's own orders.
 
     Returns:
-      The computation, rewritten if anything was bound, else as it was; and fusion name -> the
-      results that were bound.
+      The computation, rewritten if anything was bound; and fusion name -> its bound results.
     """
     model = work.planned.model
     best, *_ = ranked = sorted(work.scores, key=lambda name: work.scores[name])
@@ -202,9 +205,9 @@ def with_chains(
     chosen: list[tuple[int, str, list[Binding]]] = []
     for name in dict.fromkeys((best, by_rule, own)):
         orders = work.whole(work.starts[name])
-        found = bindings(work, work.starts[name])
+        safe_bindings = bindings(work, work.starts[name])
         kept, total = choose(
-            found,
+            safe_bindings,
             lambda pairs, o=orders: model.merged(pairs).simulate(o).total_bytes,
             work.arrays.n,
         )
@@ -225,18 +228,20 @@ def with_chains(
 def with_all(
     work: Candidates, tolerance: float, own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
-    """Binds all results that are safe under the order `own` to operands, so that tensors live as
-    the lifetime model has it. Args and results as `with_chains`; `tolerance` does not matter.
+    """Binds (writes over operands) all results for which that is safe under the order called `own`,
+    whether or not the total falls; `tolerance` does not matter. Returns the computation, rewritten
+    if anything was bound, and fusion name -> the results that were bound.
     """
-    found = bindings(work, work.starts[own])
-    return _with_bindings(work, own, found, own) if found else (work, {})
+    safe_bindings = bindings(work, work.starts[own])
+    return _with_bindings(work, own, safe_bindings, own) if safe_bindings else (work, {})
 
 
 def _with_bindings(
     work: Candidates, name: str, kept: list[Binding], own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
     """Rewrites the module with bindings that are safe under the order `name` of `work`. Returns
-    (the computation there with candidate orders: that one, rules', the search's; its aliases).
+    (the computation there, with candidate orders: that one, those of heuristic rules, the search's,
+    whose names begin with `own`; fusion name -> its bound results).
     """
     bound = aliases(kept)
     planned = work.planned.rewritten(bound, work.whole(work.starts[name]))
@@ -249,7 +254,9 @@ def _with_bindings(
 
 
 def _orders_for(work: Candidates, other: Candidates, own: str) -> dict[str, NDArray[np.int64]]:
-    """Translates orders whose names begin with `own` from `work` to `other`, a rewritten module."""
+    """Translates orders whose names begin with `own` from `work` to `other`, the same computation
+    in a rewritten module; {} if the instructions there are not the same.
+    """
     step = {i.name: k for k, i in enumerate(other.lowered.instructions)}
     names = [i.name for i in work.lowered.instructions]
     if step.keys() != set(names):

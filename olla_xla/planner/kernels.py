@@ -19,8 +19,7 @@ from olla_xla.memory.kernels import leaves, pattern, wanted
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.in_place import Buffers
 
-_ROUNDS = 16
-"""Each round moves fewer values than the one before; most modules take one or two."""
+_ROUNDS = 16  # each round moves fewer values than the one before; most modules take one or two
 _ONE_BY_ONE = 2
 """Operands of a kernel that are held singly, before all others of their size are held too."""
 _WRITTEN = 3
@@ -32,8 +31,9 @@ class PatternedModule:
     """A module changed so that each kernel's arrays share memory as the kernel's rounding requires.
 
     Attributes:
-      module: with bindings and holds. given: the same with guards, as XLA will get it.
-      aliases: fusion name -> results bound to operands.
+      module: with bound results and held operands. given: the same with the control edges (guards)
+        that keep its order, as XLA will get it.
+      aliases: fusion name -> results bound to operands (written over them).
       holds: instruction name -> numbers of operands that stay live one more step.
     """
 
@@ -44,11 +44,12 @@ class PatternedModule:
 
 
 def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedModule | None:
-    """Makes each kernel's arrays share memory by its pattern: the module with the results bound and
-    operands held that this takes; None if it fails.
+    """Makes each kernel's operands and results share memory by its pattern in `planned.kept`: the
+    module with the results bound (written over operands) and operands held (live one more step)
+    that this takes; None if it fails.
 
     Args:
-      planned: the module in its orders. is_own: it is XLA's own: in XLA's order it gets no guards.
+      planned: the module in its orders. is_own: it is XLA's own, whose order takes no guards.
     """
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}
@@ -77,7 +78,8 @@ def in_order(planned: PlannedModule) -> bool:
 
 
 class _KernelMemory:
-    """Finds the results to bind and operands to hold, by simulation; the module is not written.
+    """Finds results to bind to (write over) operands and operands to hold (one step longer) so that
+    kernels' arrays share memory as they must, by simulation; no module is written.
 
     Attributes:
       aliases, holds: as in `PatternedModule`.
@@ -93,7 +95,9 @@ class _KernelMemory:
         self._buffers: dict[Computation, tuple[dict[int, int], Buffers]] = {}
 
     def settle(self) -> bool:
-        """Adds to `aliases` and `holds` until each kernel has its pattern; False if it fails."""
+        """Binds results to operands and holds operands (extends `aliases`, `holds`) until each
+        kernel's arrays share memory as they must; returns False if that fails.
+        """
         for _ in range(_ROUNDS):
             binds, held = self._changes()
             if not binds and not held:
@@ -116,11 +120,11 @@ class _KernelMemory:
     def _changes(
         self,
     ) -> tuple[dict[Instruction, tuple[Alias, ...]], dict[Instruction, tuple[int, ...]]]:
-        """Simulates buffer assignment, and finds changes by which kernels get their patterns.
+        """Simulates buffer assignment; finds what lets kernels' arrays share memory as they must.
 
         Returns:
-          kernel -> results to be bound to operands, and kernel -> numbers of operands that must
-          stay in memory until the kernel has run.
+          kernel -> results to be bound to operands (written over them), and kernel -> numbers of
+          operands that must stay in memory until the kernel has run.
         """
         planned, assignment = self._planned, self._model.simulate(self._planned.orders)
         binds: dict[Instruction, tuple[Alias, ...]] = {}
@@ -140,12 +144,13 @@ class _KernelMemory:
     def _all_like(
         self, i: Instruction, own: Sequence[int], numbers: Sequence[int]
     ) -> tuple[int, ...]:
-        """Numbers of operands as large as one of `numbers`: if only those were held, the next would
-        be overwritten. Not those held already, or whose memory `own` gives to a result.
+        """Numbers of the operands of `i` as large as one of `numbers`: if only those were held in
+        memory, the next would be overwritten. Left out are those held already, or whose memory the
+        pattern `own` gives to a result.
         """
-        found, held = leaves(i), self.holds.get(i.name, ())
-        first = len(found) - sum(source is i for source, _ in found)
-        bound = {found[k][0] for k in own[first:] if k < first}
+        arrays, held = leaves(i), self.holds.get(i.name, ())
+        first = len(arrays) - sum(source is i for source, _ in arrays)
+        bound = {arrays[k][0] for k in own[first:] if k < first}
         sizes = {i.operands[k].shape.bytes for k in numbers}
         return tuple(
             k
@@ -155,8 +160,9 @@ class _KernelMemory:
         )
 
     def _bind_chains(self, binds: dict[Instruction, tuple[Alias, ...]]) -> None:
-        """Adds to `binds` results that overwrite, or are overwritten by, values bound in it. XLA's
-        heap reuses an operand's memory for a result only if neither is bound to another.
+        """Adds to `binds` (kernel -> results to be written over operands) what kernels' patterns
+        write over, or with, a value that is bound in it: XLA's heap reuses an operand's memory for
+        a result only if neither is bound to another value.
         """
         at = self._planned.dataflow.at
         waiting = [
@@ -177,23 +183,24 @@ class _KernelMemory:
                     waiting.append(other)
 
     def _own_links(self, i: Instruction) -> Iterator[tuple[Alias, int, int]]:
-        """Yields results that `i` writes over operands by its pattern, and that are not bound yet.
+        """Yields results that `i` must write over operands, by its pattern (which of its arrays
+        share memory), and that are not bound to these yet.
 
         Yields:
           The alias that would bind it, value id of the result, and of the operand.
         """
-        own, found = self._planned.kept[i.name], leaves(i)
-        first = len(found) - sum(source is i for source, _ in found)
-        for k in range(first, len(found)):
+        own, arrays = self._planned.kept[i.name], leaves(i)
+        first = len(arrays) - sum(source is i for source, _ in arrays)
+        for k in range(first, len(arrays)):
             if own[k] < first:
-                result, operand = (self._planned.dataflow.at[found[j]] for j in (k, own[k]))
-                alias = found[k][1], i.operands.index(found[own[k]][0])
+                result, operand = (self._planned.dataflow.at[arrays[j]] for j in (k, own[k]))
+                alias = arrays[k][1], i.operands.index(arrays[own[k]][0])
                 if result.buffer != operand.buffer and alias not in self.aliases.get(i.name, ()):
                     yield alias, result.id, operand.id
 
     def _is_safe(self, i: Instruction, new: Sequence[Alias]) -> bool:
-        """Whether a fusion's results can be bound to operands so that no buffer ever has two live
-        values. Joins the buffers in a record, by which later calls are judged.
+        """Whether a fusion's results can be written over operands so that no buffer ever has two
+        live values; False if `i` is no fusion. Joins the buffers, by which later calls are judged.
         """
         planned, computation = self._planned, i.computation
         if computation not in self._buffers:
@@ -215,16 +222,18 @@ class _KernelMemory:
 def _difference(
     i: Instruction, own: Sequence[int], now: Sequence[int]
 ) -> tuple[tuple[Alias, ...], tuple[int, ...]]:
-    """What turns the pattern `now` into `own`: (results to bind to operands, operands to hold)."""
-    found = leaves(i)
-    first = len(found) - sum(source is i for source, _ in found)
+    """Compares two patterns of a kernel, for each array the first one in the same memory: returns
+    what turns `now` into `own`, (results to bind to operands, numbers of operands to hold).
+    """
+    arrays = leaves(i)
+    first = len(arrays) - sum(source is i for source, _ in arrays)
     binds: list[Alias] = []
     held: dict[int, None] = {}
-    for k in range(first, len(found)):
+    for k in range(first, len(arrays)):
         if now[k] == own[k]:
             continue
         if now[k] < first and now[k] not in own[first:]:
-            held[i.operands.index(found[now[k]][0])] = None
+            held[i.operands.index(arrays[now[k]][0])] = None
         if own[k] < first:
-            binds.append((found[k][1], i.operands.index(found[own[k]][0])))
+            binds.append((arrays[k][1], i.operands.index(arrays[own[k]][0])))
     return tuple(binds), tuple(held)

@@ -3,11 +3,8 @@
 import itertools
 from collections.abc import Iterable
 
-_SHOWN = 4
-"""Points of a front at most."""
-
-_PART = 0.1
-"""Part of the first point's gain a second that the last one's must reach."""
+_SHOWN = 4  # points of a front at most
+_PART = 0.1  # part of the first point's gain a second that the last one's must reach
 
 _LEAST = 0.01
 """Part of the step's time that a point takes at least, where its gain a second is counted."""
@@ -17,22 +14,22 @@ Point = tuple[float, int]
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """The Pareto front of (seconds added, bytes), by rising time; at most four points: the first,
-    the last, and those whose loss would cost most.
+    """The points (seconds added, bytes) of which no other is lower in both, by rising time; at most
+    four: the first, the last, and those whose loss would cost most.
     """
-    found = _undominated(points)
-    while len(found) > _SHOWN:
+    shown = _undominated(points)
+    while len(shown) > _SHOWN:
         lost = [
             (c[0] - b[0]) * (a[1] - b[1])
-            for a, b, c in zip(found, found[1:], found[2:], strict=False)
+            for a, b, c in zip(shown, shown[1:], shown[2:], strict=False)
         ]
-        found.pop(1 + lost.index(min(lost)))
-    return tuple(found)
+        shown.pop(1 + lost.index(min(lost)))
+    return tuple(shown)
 
 
 def knee(points: Iterable[Point], step_seconds: float) -> Point:
     """The point (seconds added, bytes) after which more added time saves little memory: of the
-    lower convex hull, the last whose gain in bytes a second is above a tenth of the first's.
+    lower convex hull, the last that gains more than a tenth of the first's bytes per second.
 
     Args:
       points: the one without added time among them. step_seconds: predicted time of the step.
@@ -52,8 +49,8 @@ def _gain(a: Point, b: Point, least: float) -> float:
 
 
 def _undominated(points: Iterable[Point]) -> list[Point]:
-    found: list[Point] = []
+    kept: list[Point] = []
     for point in sorted((max(seconds, 0.0), size) for seconds, size in points):
-        if not found or point[1] < found[-1][1]:
-            found.append(point)
-    return found
+        if not kept or point[1] < kept[-1][1]:
+            kept.append(point)
+    return kept

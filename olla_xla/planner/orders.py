@@ -42,7 +42,7 @@ class _Orders:
 
     Attributes:
       planned: the module with the orders found. xla_bytes: predicted total of XLA's order.
-      entry: what was found for the entry computation, which is the last.
+      entry: the result for the last computation planned; in the end, the entry computation.
       out_of_time: whether more time might have found a better order of some computation.
     """
 
@@ -54,7 +54,7 @@ class _Orders:
     out_of_time: bool = False
 
     def add(self, solved: Solved) -> None:
-        """Takes over the result for one computation, checked: its module, aliases and proof."""
+        """Checks and takes over the result for one computation: its module, aliases and proof."""
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         self.planned, self.entry = solved.module, solved
         self.aliases |= solved.aliases
@@ -63,7 +63,7 @@ class _Orders:
 
 
 def _solve_all(orders: _Orders, estimates: dict[str, Candidates], limits: SearchLimits) -> Solved:
-    """Plans the computations that may gain, callees first; returns what was found for the entry."""
+    """Plans the computations that may gain enough, callees first; returns the entry's result."""
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
     # The entry's bound includes those of all that it calls.
     met = total <= estimates[entry].bound + limits.effort.enough_bytes
@@ -106,7 +106,7 @@ def plan_order(
     seen: list[tuple[TensorGraph, NDArray[np.int64]]] | None = None,
     least_gain: int = 0,
 ) -> Plan:
-    """Finds an order for every computation of a module, and results to bind to operands.
+    """Finds an order for each computation of a module, and results to write over operands.
 
     Args:
       module: a scheduled one. options: limits and seed. target: "cpu" or "cuda".
@@ -117,10 +117,10 @@ def plan_order(
       least_gain: bytes; where orders gain less, XLA's own are kept.
 
     Returns:
-      A plan that the referee has accepted and whose predicted total is never above XLA's order's.
+      A plan, checked independently, whose predicted total is never above that of XLA's order.
 
     Raises:
-      KernelError: kernels cannot have these patterns.
+      KernelError: in no order that was found kernels' arrays can share memory as they must.
     """
     timing = timing or Timing()
     started = clock.now() if timing.began is None else timing.began
@@ -178,10 +178,7 @@ def plan_order(
 def _overwriting_last(planned: PlannedModule) -> PlannedModule:
     """Returns the module, reordered so that no value is read after a kernel that must overwrite it.
     New instructions stand before their first readers, so their order may differ from that of the
-    instructions that they replace.
-
-    Raises:
-      KernelError: there is no such order.
+    instructions that they replace. Raises KernelError if there is no such order.
     """
     late = {c for c in planned.computations.values() if _reads_late(planned, c)}
     if not late:
@@ -211,13 +208,10 @@ def _reads_late(planned: PlannedModule, computation: Computation) -> bool:
 
 
 def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, Candidates]:
-    """Computes each computation's peak and bound in the order that it came with, callees first.
-
-    Args:
-      planned: the module. is_own: it is XLA's own: then a cycle of edges raises GraphError instead.
-
-    Raises:
-      KernelError: its kernels cannot have their patterns: edges for these form a cycle.
+    """Computes each computation's lifetime peak in its own order and a lower bound for all orders,
+    callees first: computation name -> Candidates with these. `is_own`: the module is XLA's own.
+    Raises KernelError if edges that let kernels' arrays share memory as they must form a cycle
+    (GraphError if `is_own`).
     """
     try:
         return {key: Candidates.at(planned, c) for key, c in planned.computations.items()}
@@ -233,7 +227,7 @@ def _limits(
     """Makes the limits of the search for orders, without callbacks.
 
     Args:
-      options, timing: the caller's limits. started: when planning began.
+      options, timing: the caller's limits. started: when planning began, on `memory.clock`.
       total: predicted bytes of XLA's order. bound: no order takes fewer.
     """
     worth = effort(options, timing, total, bound)
@@ -252,9 +246,9 @@ class _End(NamedTuple):
     """A module's final orders and in-place results; kernels' arrays share memory as they must.
 
     Attributes:
-      module: with the orders. given: the same with guards, as XLA will get it.
-      graph, order: of the entry computation. peak: of that, in bytes.
-      aliases, holds: as in `Plan`.
+      module: with the orders. given: the same with the control edges that XLA gets to keep them.
+      graph, order: of the entry computation. peak: its lifetime peak in bytes.
+      aliases, holds: fusion -> results written over operands; instruction -> operands kept longer.
     """
 
     module: PlannedModule
@@ -269,35 +263,32 @@ class _End(NamedTuple):
 def _with_kernels(
     orders: _Orders, solved: Solved, given: PlannedModule, most: float, *, is_own: bool
 ) -> _End:
-    """Changes the module in its new orders so that kernels' arrays share memory by their patterns.
-
-    Where that is not possible, or the total is then above `most` bytes, the order that the module
-    (`given`) came with is taken instead.
-
-    Raises:
-      KernelError: it is not possible there either.
+    """Changes the module in its new orders so that each kernel's operands and results share memory
+    as they must (its pattern). Where that is not possible, or the total is then above `most` bytes,
+    the order that the module (`given`) came with is taken instead. Raises KernelError if it is not
+    possible there either. `is_own`: whether `given` is XLA's own module.
     """
-    planned, aliases, found, lowered = orders.planned, dict(orders.aliases), None, None
+    planned, aliases, patterned, lowered = orders.planned, dict(orders.aliases), None, None
     same = not aliases and in_order(planned)
     if same or planned.simulate().total_bytes <= most:  # kernels take no less
-        found = keep_kernels(planned, is_own=is_own and not aliases)
-    if found is None or (not same and found.given.simulate().total_bytes > most):
+        patterned = keep_kernels(planned, is_own=is_own and not aliases)
+    if patterned is None or (not same and patterned.given.simulate().total_bytes > most):
         fresh = PlannedModule(given.module, given.target, given.released, given.kept)
         lowered = fresh.charge_all()
-        found, aliases = keep_kernels(fresh, is_own=is_own), {}
-    elif found.module is planned:
-        end = found.module, found.given, solved.graph, solved.order, solved.peak
+        patterned, aliases = keep_kernels(fresh, is_own=is_own), {}
+    elif patterned.module is planned:
+        end = patterned.module, patterned.given, solved.graph, solved.order, solved.peak
         return _End(*end, aliases, {})
-    if found is None:
+    if patterned is None:
         raise KernelError("every plan changes which operands and results of kernels share a buffer")
-    for name, new in found.aliases.items():
+    for name, new in patterned.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
-    if lowered is None or found.aliases or found.holds:  # not the module that was charged
-        lowered = found.module.charge_all()
+    if lowered is None or patterned.aliases or patterned.holds:  # not the module that was charged
+        lowered = patterned.module.charge_all()
     graph = lowered.graph
-    peak = found.module.peaks[found.module.module.entry]
-    end = found.module, found.given, graph, np.arange(len(graph.operators)), peak
-    return _End(*end, aliases, found.holds)
+    peak = patterned.module.peaks[patterned.module.module.entry]
+    end = patterned.module, patterned.given, graph, np.arange(len(graph.operators)), peak
+    return _End(*end, aliases, patterned.holds)
 
 
 def _order_names(planned: PlannedModule) -> dict[str, tuple[str, ...]]:

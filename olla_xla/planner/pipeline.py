@@ -46,8 +46,7 @@ _LITTLE, _LITTLE_BYTES = 0.1, 2**20
 """An order that saves a smaller part is told with what recomputation may save, where that is more
 than this part of the total and more bytes."""
 
-_MOST = 0.5
-"""Part of the step's predicted time up to which the knee is looked for."""
+_MOST = 0.5  # part of the step's predicted time up to which the knee is looked for
 
 
 def plan_module(
@@ -62,7 +61,7 @@ def plan_module(
     device_kind: str = "",
     device_bytes: int | None = None,
 ) -> Plan:
-    """Plans a scheduled module: order, in-place results, and what is computed again.
+    """Plans a scheduled module: order, results that overwrite operands, and what is computed again.
 
     Args:
       module: serialized HloModuleProto as XLA scheduled it.
@@ -79,12 +78,12 @@ def plan_module(
         less than in XLA's order, if it fits then and no overhead is set. None: any.
 
     Returns:
-      A plan that the referee has accepted and whose predicted total is never above XLA's order's.
+      A plan, checked independently, whose predicted total is never above that of XLA's order.
 
     Raises:
       BudgetError: no plan that was found meets the memory budget.
       ModuleFormatError: `module` cannot be read or has no schedule.
-      CheckError: the referee rejected the result (a bug).
+      CheckError: the check rejected the result (a bug).
     """
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     began = clock.wall()
@@ -144,23 +143,23 @@ def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
     for state in _free_edits(start, joins):
         what = "+".join(state.edits.sources) or "no edit"
         try:
-            found = order.run(state)
+            planned = order.run(state)
         except KernelError as error:
             _logger.info("with %s: %s", what, error)
             refused = error
             continue
-        if state.edits.sources and found.ordered.predicted_bytes > start.before_bytes:
+        if state.edits.sources and planned.ordered.predicted_bytes > start.before_bytes:
             # What lay in host memory is computed again, and no order makes up for what that takes.
             _logger.info("with %s the step takes more memory than in XLA's own order", what)
             continue
         # Work that overlapped with other work may have been replaced by work that does not.
-        spared = found.edits.spared
+        spared = planned.edits.spared
         allowed = -min(spared.less_seconds, 0.0) if spared else 0.0
-        if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds + allowed:
-            return found
-        slower = found.path_seconds / found.xla_path_seconds - 1
+        if planned.path_seconds <= LONGEST_PATH * planned.xla_path_seconds + allowed:
+            return planned
+        slower = planned.path_seconds / planned.xla_path_seconds - 1
         _logger.info("with %s the predicted time is %.1f %% above XLA's order", what, 100 * slower)
-        longer = found
+        longer = planned
     if longer is None:
         assert refused is not None
         raise refused
@@ -168,7 +167,7 @@ def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
 
 
 def _free_edits(start: ModuleState, joins: bool) -> Iterable[ModuleState]:
-    """States of the module with edits that cost no time, from most of them to none."""
+    """States with edits that cost no time (arrays of loops dropped, joined), from most to none."""
     options = start.request.options
     if not options.loops or not (options.recomputes or start.module.may_spare):
         return [start]
@@ -176,28 +175,28 @@ def _free_edits(start: ModuleState, joins: bool) -> Iterable[ModuleState]:
 
 
 def _recomputed(state: ModuleState) -> ModuleState:
-    """Returns a state in which values are recomputed, for the budget or within the allowance. An
-    array that was joined with another is no residual that recomputation could drop, so where there
-    are some, the module without joins competes. Raises as `rewriting.recomputed`.
+    """Returns a state with values recomputed, for the memory budget or within the allowed time.
+    Arrays of loops that a free edit made one cannot be dropped, so the module without such edits is
+    planned too, and the better state returned. Raises as `rewriting.recomputed`.
     """
     request, before = state.request, state.edits.spared
     if before is None or not before.joined:
         return rewriting.recomputed(_with_allowance(state))
-    found, missed = [], None
+    tried, missed = [], None
     for way in (state, _ordered(ModuleState(request, request.own), joins=False)):
         try:
-            found.append(rewriting.recomputed(_with_allowance(way)))
+            tried.append(rewriting.recomputed(_with_allowance(way)))
         except BudgetError as error:
             missed = error
-    if missed is not None and not found:
+    if missed is not None and not tried:
         raise missed
     enough = request.options.budget_bytes or 0
-    return min(found, key=lambda s: (max(s.ordered.predicted_bytes, enough), s.edits.added_seconds))
+    return min(tried, key=lambda s: (max(s.ordered.predicted_bytes, enough), s.edits.added_seconds))
 
 
 def _asks_for_recomputation(state: ModuleState) -> bool:
-    """Whether the options allow recomputation and ask for more than the order gives. Raises
-    BudgetError where it gives too little and they allow none.
+    """Whether the options allow recomputation, and the order does not reach what they ask for.
+    Raises BudgetError where it misses the budget and they allow none.
     """
     options, least = state.request.options, state.ordered.predicted_bytes
     if state.request.xla_bytes is not None:
@@ -211,8 +210,8 @@ def _asks_for_recomputation(state: ModuleState) -> bool:
 
 
 def _with_allowance(state: ModuleState) -> ModuleState:
-    """Returns the state with `allowance` (seconds that recomputation may add), `limit` (until when
-    to look for it) and `met` (the plan so far) set.
+    """Prepares a state for recomputation: sets `allowance` (seconds that this may add), `limit`
+    (until when to look for it) and `met` (added seconds and bytes of the plan so far).
     """
     request, before, allowance = state.request, state.edits.spared, None
     arguments = sum(p.shape.bytes for p in request.own.entry.parameters)

@@ -70,7 +70,7 @@ class PlanRequest:
 
     @functools.cached_property
     def own_seconds(self) -> float:
-        """Predicted seconds of a run in XLA's own order."""
+        """Predicted seconds of one run of XLA's own module in XLA's own order."""
         return run_seconds(self.own, self.cost)
 
     @property
@@ -91,8 +91,8 @@ class Edits:
 
     Attributes:
       spared: the module without arrays that its loops need not have; None: there are none.
-      loops: scan residuals that are rematerialised, as in `Plan.loops`.
-      clones: what is computed again, in execution order.
+      loops: scan residuals (arrays stored by forward loops) that are recomputed: `Plan.loops`.
+      clones: instructions that are computed again, in execution order.
       added_seconds: predicted time that `loops`, `clones` and transfers that overlap with less add;
         exposed_seconds: the part of these transfers. added_moved_bytes: bytes moved to and from
         memory, likewise. What `spared` saves is not in them.
@@ -150,7 +150,7 @@ class ModuleState:
 
     @property
     def before_bytes(self) -> int:
-        """Predicted total without `edits.loops` and `edits.clones`, in that module's own order."""
+        """Predicted bytes of the module without recomputation, in the order that it came with."""
         spared = self.edits.spared
         return facts_of(spared.module if spared else self.request.own, self.request.target).total
 
@@ -168,7 +168,7 @@ class ModuleState:
 
     @property
     def allowance_left(self) -> float:
-        """Predicted seconds that may still be added; infinite without an allowance."""
+        """Predicted seconds that recomputation may still add; infinite without an allowance."""
         return math.inf if self.allowance is None else self.allowance - self.edits.added_seconds
 
     @functools.cached_property
@@ -193,7 +193,8 @@ class ModuleState:
     def ordered_anew(
         self, module: Module, kernels: Mapping[str, Pattern], seconds: float
     ) -> Plan | None:
-        """Plans `module`, with other edits; None if in no order kernels' arrays share memory so.
+        """Plans `module`, with other edits; None if kernels' arrays cannot share memory as they
+        must.
 
         Args:
           module: the edited one. seconds: of search, at most.

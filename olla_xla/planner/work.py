@@ -30,7 +30,8 @@ class Solved:
     Attributes (the others are as in `Plan`):
       module: the module with the order, its peak and its bound in it; rewritten if there are
         aliases. graph: of the computation in that module. order: of the graph's operators.
-      aliases: fusion name -> results bound to operands.
+      aliases: fusion name -> results that are written over operands. least: the least lifetime peak
+        of any order that was found, in bytes.
       proof: what a solver proved, if one was used.
     """
 
@@ -74,7 +75,9 @@ class Candidates:
 
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> Candidates:
-        """Makes Candidates with the peak and bound of a computation, also written to `planned`."""
+        """Makes Candidates with a computation's lifetime peak in XLA's order and a lower bound for
+        all orders, in bytes; writes both to `planned` too.
+        """
         work = Candidates(planned, planned.lowered(computation))
         work.peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
         bounded = work._with_callees(planned.bounds)
@@ -84,19 +87,21 @@ class Candidates:
         return work
 
     def is_charged(self, planned: PlannedModule) -> bool:
-        """Whether called computations in `planned` still have the peaks that this was made with."""
+        """Whether called computations in `planned` have the lifetime peaks this was made with."""
         return all(
             planned.peaks[planned.computations[c.name]] == p for c, p in self._charged.items()
         )
 
     def _with_callees(self, peaks: Mapping[Computation, int]) -> GraphArrays:
-        """The graph as arrays, in which calls take the bytes that `peaks` has for computations."""
+        """The graph as arrays; calls of a computation take the bytes that `peaks` has for it."""
         if all(peaks[c] == self.planned.peaks[c] for c in self.called):
             return self.arrays
         return GraphArrays.of(self.planned.lowered(self.lowered.computation, peaks).graph)
 
     def certified(self, found: SearchResult) -> int:
-        """Returns a search's lower bound in bytes, lowered to hold for all orders of callees."""
+        """Returns a search's lower bound on the lifetime peak, in bytes, lowered so that it holds
+        in all orders of the computations that are called.
+        """
         bounded = self._with_callees(self.planned.bounds)
         if bounded is self.arrays:
             return found.bound_bytes
@@ -106,8 +111,8 @@ class Candidates:
         return min(bound, found.least_peak_bytes)
 
     def least_peak(self, *found: SearchResult) -> int:
-        """The least lifetime peak, in bytes, of the searches' orders and of the first one's if
-        callees ran in orders of their own least peaks.
+        """The least lifetime peak, in bytes, of several searches' orders, and of the first search's
+        best order if called computations ran in the orders of their own least peaks.
         """
         least = min(result.least_peak_bytes for result in found)
         relaxed = self._with_callees(self.planned.leasts)
@@ -138,7 +143,7 @@ class Candidates:
         return schedule.by_priority(g, steps)
 
     def total(self, order: NDArray[np.int64]) -> int:
-        """The module's predicted total in bytes with this order of the computation; cached."""
+        """Predicted bytes of the module's buffers with this order of the computation; cached."""
         key = hashlib.blake2b(order.tobytes(), digest_size=16).digest()
         if key not in self._totals:
             self._totals[key] = self.planned.model.simulate(self.whole(order)).total_bytes
@@ -147,14 +152,14 @@ class Candidates:
     def whole(
         self, order: Sequence[int] | NDArray[np.int64]
     ) -> dict[Computation, tuple[Instruction, ...]]:
-        """Computation -> instructions in order, of the whole module; of this one, in `order`."""
+        """Computation -> instructions in order, of the whole module; for this one, in `order`."""
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
     def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-        """Returns {"xla_memory": order} for another scheduler's `names`; {} if they do not fit.
-        That scheduler does not know the edges that are added here (collectives, callbacks,
-        bindings), so its order is made legal.
+        """Returns {"xla_memory": order} for another scheduler's instruction `names` in order; {} if
+        they are not this computation's. That scheduler does not know the edges that are added here
+        (for collectives, callbacks, in-place results), so its order is made legal.
         """
         step = {i: k for k, i in enumerate(self.lowered.instructions)}
         own = {i.name: i for i in step}
@@ -166,7 +171,9 @@ class Candidates:
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
     def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
-        """Takes the order `name`: sets it, its peak and bounds in the module; returns a Solved."""
+        """Chooses the order called `name`: writes it, its lifetime peak and bounds into the module;
+        returns a Solved with them, `aliases` and `facts`, its other fields.
+        """
         order, peak = self.starts[name], self.scores[name][1]
         computation = self.lowered.computation
         bound = min(facts.pop("bound"), peak)

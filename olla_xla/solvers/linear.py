@@ -55,9 +55,8 @@ class Status(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class SolverLimits:
-    """What a solver may spend, checked at construction, and callbacks that see its progress.
-
-    With `threads=1` and no wall-clock limit reached, equal models and seeds give equal results.
+    """What a solver may spend, checked at construction, and callbacks that see its progress. With
+    `threads=1` and no wall-clock limit reached, equal models and seeds give equal results.
 
     Attributes:
       time_limit: wall-clock seconds. threads: of the solver.
@@ -65,13 +64,14 @@ class SolverLimits:
       work_limit: deterministic work, in CP-SAT's and Gurobi's own units (about a second each).
       node_limit: branch-and-bound nodes (HiGHS, Gurobi).
       gap: the solver may end at a point so much above its bound, as a part of its objective.
-      watch: called at each better point and, as often as the solver reports, at better bounds.
+      watch: called with (best value or None, bound) at each better point and at better bounds, as
+        often as the solver reports these.
       points: called with each better point (HiGHS, CP-SAT).
       apart: run the solver in a process of its own, which is killed if it overruns its time limit;
         that costs half a second, so small models, which never overran, are not.
 
     Raises:
-      LimitError: a limit is not positive.
+      LimitError: a limit is not positive, or `gap` or `seed` out of range.
     """
 
     time_limit: float = 60.0
@@ -117,7 +117,7 @@ class SolverResult:
     failures: tuple[str, ...] = ()
 
     def point(self) -> NDArray[np.float64]:
-        """The point `x`, float64 [variables]; SolverError, with what each backend said, if None."""
+        """The best point, float64 [variables]; SolverError, with backends' messages, if None."""
         if self.x is None:
             said = "; ".join([*self.failures, f"{self.backend or 'solve'}: {self.message}"])
             raise SolverError(f"no solution ({self.status}): {said}")
@@ -217,15 +217,12 @@ class LinearModel:
         cost: float = 0.0,
         name: Callable[[int], str] | None = None,
     ) -> range:
-        """Adds variables that have the same bounds, kind and cost.
+        """Adds variables that have the same bounds, kind and cost; returns their columns (numbers).
 
         Args:
           count: how many. lower, upper: their bounds, inclusive; InputError if they are empty.
           integer: whether they take integer values only. cost: their coefficient in the objective.
           name: the name of the k-th of them; called only when a name is asked for.
-
-        Returns:
-          Their columns.
         """
         if lower > upper:
             raise InputError(f"variable bounds [{lower}, {upper}] allow no value")
@@ -250,7 +247,7 @@ class LinearModel:
         cost: float = 0.0,
         name: str = "",
     ) -> int:
-        """Adds one variable and returns its column."""
+        """Adds one variable and returns its column (number)."""
         named = (lambda _: name) if name else None
         return self.add_variables(1, lower, upper, integer=integer, cost=cost, name=named)[0]
 
@@ -329,11 +326,9 @@ class LinearModel:
 
 
 def round_point(arrays: LinearArrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A copy of the point, float64 [variables], with its integer variables rounded.
-
-    Raises:
-      SolverError: wrong length, a value that is not finite, or an integer variable farther than
-        `ROUNDING_TOLERANCE` from any integer.
+    """A copy of the point, float64 [variables], with its integer variables rounded. Raises
+    SolverError for a wrong length, a value that is not finite, or an integer variable farther than
+    `ROUNDING_TOLERANCE` from any integer.
     """
     x = np.array(x, np.float64)
     if x.shape != arrays.cost.shape:
@@ -349,9 +344,8 @@ def round_point(arrays: LinearArrays, x: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def violation(model: LinearModel, x: NDArray[np.float64]) -> str | None:
-    """The first bound or row that a point, float64 [variables], breaks, in words; or None.
-
-    Rows with integers only are checked exactly, in int64; others to `ROW_TOLERANCE`.
+    """The first bound or row that a point, float64 [variables], breaks, in words; or None. Rows
+    with integers only are checked exactly, in int64; others to `ROW_TOLERANCE`.
     """
     a = model.arrays()
     outside = np.flatnonzero((x < a.lower - ROW_TOLERANCE) | (x > a.upper + ROW_TOLERANCE))
@@ -413,10 +407,8 @@ class LinearTerms:
         upper: float = math.inf,
         tag: str = "",
     ) -> None:
-        """Adds the row `lower <= expression <= upper` to a model; no row if it has no variables.
-
-        Raises:
-          SolverError: there are no columns, and the constant breaks the row: contradictory data.
+        """Adds the row `lower <= expression <= upper` to a model, none if it has no variables;
+        SolverError if it has none and its constant breaks the row.
         """
         if self.columns:
             model.add_row(

@@ -42,8 +42,7 @@ _REGISTRY = {
     "gurobi": "olla_xla.solvers.backends.gurobi",
 }
 
-_EXTRAS = ("cpsat", "gurobi")
-"""Backends whose solver is an extra of this package."""
+_EXTRAS = ("cpsat", "gurobi")  # backends whose solver is an extra of this package
 
 _APART_ROWS = 2_000
 """Models of this many rows are worth a process of 0.5 s; smaller ones never overran a limit."""
@@ -59,12 +58,11 @@ def solve(
     limits: SolverLimits | None = None,
     backends: Sequence[str] = ("highs", "cpsat"),
 ) -> SolverResult:
-    """Minimises a model with the first backend that does it without a failure.
-
-    Whatever a solver returns is checked here: integer variables are rounded within a tolerance,
-    then every bound and row is tested, and the bound is compared with the value and the start.
-    A solver that is missing, unlicensed or caught contradicting itself is reported in
-    `SolverResult.failures`, and the next one is used.
+    """Minimises a model with the first solver (backend) that does it without a failure. Whatever a
+    solver returns is checked here: integer variables are rounded within a tolerance, then every
+    bound and row is tested, and the bound is compared with the value and the start. A solver that
+    is missing, unlicensed or caught contradicting itself is reported in `SolverResult.failures`,
+    and the next one is used.
 
     Args:
       model: what to minimise; `model.start` is passed on as a warm start.
@@ -150,10 +148,8 @@ def _checked_start(model: LinearModel) -> SolverResult | None:
 
 
 def _checked(model: LinearModel, result: SolverResult, start: SolverResult | None) -> SolverResult:
-    """A solver's result with its point rounded and tested, or the start if that is better.
-
-    Raises SolverError if the point is not feasible, or statuses, values and bounds contradict each
-    other.
+    """A solver's result with its point rounded and tested, or the start if that is better. Raises
+    SolverError if the point is not feasible, or statuses, values and bounds contradict each other.
     """
     x, value, bound = result.x, None, known(result.bound)
     if result.status is Status.ERROR:
@@ -188,7 +184,7 @@ def _checked(model: LinearModel, result: SolverResult, start: SolverResult | Non
 
 
 def _within(gap: float, result: SolverResult) -> SolverResult:
-    """The result; with a gap, OPTIMAL becomes FEASIBLE, as the solver may have ended early."""
+    """The result; if the solver could end at a `gap` above its bound, OPTIMAL becomes FEASIBLE."""
     if not gap or result.status is not Status.OPTIMAL:
         return result
     return dataclasses.replace(
@@ -204,17 +200,16 @@ def _slack(value: float) -> float:
 _INFINITE = 1e20
 """From here on a number is some solver's infinity; CP-SAT's integers end at 2**63, or 9.2e18."""
 
-_ROUNDING = 1e-6
-"""Units by which a bound in floating-point numbers may be too high."""
+_ROUNDING = 1e-6  # units by which a bound in floating-point numbers may be too high
 
 
 def known(bound: float) -> float:
-    """`bound`, or minus infinity if a solver means that it knows none (infinite, 1e20 or more)."""
+    """Returns `bound`, or minus infinity if its size is 1e20 or more: a solver then knows none."""
     return bound if -_INFINITE < bound < _INFINITE else -math.inf
 
 
 def whole_units(bound: float) -> int:
-    """A lower bound rounded up, within a solver's rounding; 0 where it is negative or unknown.
+    """Rounds a lower bound up, less a solver's rounding error; 0 where it is negative or unknown.
 
     Example:
       >>> whole_units(2.3), whole_units(2.0000001), whole_units(-math.inf)
@@ -231,8 +226,7 @@ def whole_units(bound: float) -> int:
 # callback or a check for interrupts. The bound and the last point reported until then are used.
 
 
-_GRACE = 2.0
-"""Seconds past the limit in which a solver may still stop by itself."""
+_GRACE = 2.0  # seconds past the limit in which a solver may still stop by itself
 
 _LEAST_SECONDS = 0.01
 
@@ -258,17 +252,12 @@ class _Given:
 
 def solve_apart(backend: str, model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises a model in another process, killed if it still runs 2 s after the time limit.
+    Returns its result; if it was killed, its last point, unchecked, and its best bound. Raises
+    SolverError if the solver failed, or its process ended without a result.
 
     Args:
       backend: full name of the solver's Python module, which has a function `solve`.
-      model: the model.
-      limits: `watch` is called in this process; `points` is ignored.
-
-    Returns:
-      The solver's result; if it was killed, its last point, unchecked, and its best bound.
-
-    Raises:
-      SolverError: the solver failed, or its process ended without a result.
+      model: the model. limits: `watch` is called in this process; `points` is ignored.
     """
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -299,9 +288,9 @@ def _read(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
 
 
 def _followed(messages: queue.SimpleQueue[Any], limits: SolverLimits, until: float) -> SolverResult:
-    """Waits for a solver's process: its result, or, once the time is up, what it reported last.
-
-    Calls `limits.watch` at its progress; SolverError if it fails or ends without a result.
+    """Waits for a solver's process, by its `messages`: returns its result, or, 2 s after the time
+    `until`, the point and bound reported last. Calls `limits.watch` at its progress. SolverError if
+    it fails or ends without a result.
     """
     x, bound = None, -INFINITY
     while True:

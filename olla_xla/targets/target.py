@@ -67,10 +67,8 @@ class Card:
 
 @functools.cache
 def card(name: str) -> Card:
-    """Returns memory, bandwidth and configuration of a GPU or TPU target; needs no plugin.
-
-    Raises:
-      InputError: there is no such target.
+    """Returns memory, bandwidth and configuration of a GPU or TPU target; needs no plugin. Raises
+    InputError if there is no such target.
     """
     if name in CHIPS:
         chip = CHIPS[name]
@@ -79,12 +77,12 @@ def card(name: str) -> Card:
         known = ", ".join((*_CARDS, *CHIPS))
         raise InputError(f"target={name!r} is not a GPU or TPU; use one of {known}")
     config = resources.files("olla_xla.targets").joinpath(f"{name}.txtpb").read_text()
-    found = dict(re.findall(r"^ *(\w+): (\d+|\"[^\"]*\")$", config, re.MULTILINE))
+    fields = dict(re.findall(r"^ *(\w+): (\d+|\"[^\"]*\")$", config, re.MULTILINE))
     return Card(
         name=name,
-        kind=found["device_description_str"].strip('"'),
-        memory_bytes=int(found["device_memory_size"]),
-        bytes_per_second=int(found["memory_bandwidth"]),
+        kind=fields["device_description_str"].strip('"'),
+        memory_bytes=int(fields["device_memory_size"]),
+        bytes_per_second=int(fields["memory_bandwidth"]),
         config=config,
         plugin="cuda12" if name == "v100" else "cuda13",
     )
@@ -120,29 +118,26 @@ class Target:
         return TARGETS[self.name]
 
     def place(self, arguments: Any, split: Any = None) -> Any:
-        """Replaces a pytree's arrays by `jax.ShapeDtypeStruct`s placed on these devices.
-
-        Without compile-only or several devices the pytree is returned as it is.
-        What is in host memory (`memory_kind` "pinned_host") is so beside these devices too.
+        """Replaces a pytree's arrays by `jax.ShapeDtypeStruct`s placed on these devices. If these
+        are this process's default device, the pytree is returned as it is. What is in host memory
+        (`memory_kind` "pinned_host") is so beside these devices too. Raises InputError if there is
+        no array, so that nothing says what the step is compiled for.
 
         Args:
           arguments: the pytree; leaves that are no arrays stay as they are.
-          split: the same tree with, at each leaf, the axis that is divided among the devices, or
-            -1 to have the leaf on each of them. None: every device has everything, but for leaves
-            that have a sharding on these devices, which they keep.
-
-        Raises:
-          InputError: there is no array in it, so that nothing says what it is compiled for.
+          split: the same tree with, at each leaf, the axis that is divided among the devices, or -1
+            to have the leaf on each of them. None: every device has everything, but for leaves that
+            have a sharding on these devices, which they keep.
         """
         if self.device is None and len(self.devices) < 2:
             return arguments
 
-        found = []
+        arrays = []
 
         def on_devices(leaf: Any, axis: int) -> Any:
             if not hasattr(leaf, "dtype"):
                 return leaf  # a static argument
-            found.append(leaf)
+            arrays.append(leaf)
             if split is None and self._has(leaf):
                 return leaf
             host = getattr(getattr(leaf, "sharding", None), "memory_kind", None) == _HOST_MEMORY
@@ -153,7 +148,7 @@ class Target:
 
         axes = jax.tree.map(lambda _: -1, arguments) if split is None else split
         placed = jax.tree.map(on_devices, arguments, axes)
-        if not found:
+        if not arrays:
             raise InputError(
                 "the step has no array argument that tells JAX to compile it for "
                 f"target={self.name}; add an array argument, such as a scalar"
@@ -175,10 +170,9 @@ class Target:
 
 
 class _InHostMemory(jax.sharding.NamedSharding):
-    """Sharding of arrays in the host's memory, also beside compile-only GPUs.
-
-    These list no memories, so that JAX drops a `memory_kind` that its own shardings are given, and
-    compiles for an array on the device.
+    """Sharding of arrays in the host's memory, also beside compile-only GPUs. These list no
+    memories, so that JAX drops a `memory_kind` that its own shardings are given, and compiles for
+    an array on the device.
     """
 
     memory_kind = property(lambda self: _HOST_MEMORY)  # pyright: ignore
@@ -191,9 +185,8 @@ class _InHostMemory(jax.sharding.NamedSharding):
 
 
 def prepare_environment(name: str, devices: int = 1) -> None:
-    """Sets environment variables, also for child processes, and JAX options, before JAX starts.
-
-    No target needs a GPU or TPU, so JAX is kept from looking for one, and XLA from autotuning.
+    """Sets environment variables, also for child processes, and JAX options, before JAX starts. No
+    target needs a GPU or TPU, so JAX is kept from looking for one, and XLA from autotuning.
 
     Args:
       name: one of `TARGETS`. devices: how many are wanted; JAX makes a CPU's when it starts.
@@ -211,15 +204,13 @@ def prepare_environment(name: str, devices: int = 1) -> None:
 
 
 def target(name: str, devices: int = 1, topology: str = "") -> Target:
-    """Returns the devices of a target; GPUs and TPUs are compile-only and need JAX's plugin.
+    """Returns the devices of a target; GPUs and TPUs are compile-only and need JAX's plugin. Raises
+    InputError if it is unknown, or this installation cannot compile for it.
 
     Args:
       name: one of `TARGETS`. devices: how many; a GPU's are those of one machine.
       topology: of a TPU, how many chips in each direction, such as "2x4"; then all of its devices
         are taken. By default the smallest usual one with so many devices.
-
-    Raises:
-      InputError: it is unknown, or this installation cannot compile for it.
     """
     if topology and name not in CHIPS:
         raise InputError(f"topology={topology} is only for TPUs, and target={name!r} is a GPU")
@@ -229,12 +220,12 @@ def target(name: str, devices: int = 1, topology: str = "") -> Target:
         raise InputError(f"devices={devices} must be at least 1")
     if platform(TARGETS[name]).is_host:
         return _cpu(devices)
-    found = card(name)
+    chosen_card = card(name)
     if name in CHIPS:
         described = tpu_devices(CHIPS[name], devices, topology)
     else:
-        described = _described(found, devices)
-    return Target(name, described[0], found.memory_bytes, described, found.kind)
+        described = _described(chosen_card, devices)
+    return Target(name, described[0], chosen_card.memory_bytes, described, chosen_card.kind)
 
 
 def _cpu(devices: int) -> Target:

@@ -64,9 +64,8 @@ _ENVIRONMENT = {
 
 
 def prepare_libtpu() -> None:
-    """Sets environment variables, unless set, that keep libtpu from looking for a TPU.
-
-    On a machine with a TPU nothing is set, since JAX may run on it.
+    """Sets environment variables, unless set, that keep libtpu from looking for a TPU. On a machine
+    with a TPU nothing is set, since JAX may run on it.
     """
     if any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*")):
         return
@@ -75,14 +74,12 @@ def prepare_libtpu() -> None:
 
 
 def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
-    """Makes compile-only devices of a TPU version, as `jax.Device`s.
+    """Makes compile-only devices of a TPU version, as `jax.Device`s. Raises InputError if libtpu is
+    missing or knows no such topology, or none is usual for so many.
 
     Args:
       chip: their version. count: how many, if no topology is given.
       topology: chips in each direction, such as "2x4".
-
-    Raises:
-      InputError: libtpu is missing or knows no such topology, or none is usual for so many.
     """
     if importlib.util.find_spec("libtpu") is None:
         raise InputError(f"target={chip.name} needs libtpu; {to_install('tpu')}")
@@ -92,20 +89,20 @@ def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
         raise InputError(f"topology={name!r} must give the chips per direction, such as {example}")
     prepare_libtpu()
     try:
-        found = topologies.get_topology_desc(
+        devices = topologies.get_topology_desc(
             platform="tpu", topology_name=f"{chip.name}:{name}"
         ).devices
     except (NotImplementedError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"target={chip.name}: libtpu has no topology {name} ({reason})") from error
-    return tuple(found if topology else found[:count])
+    return tuple(devices if topology else devices[:count])
 
 
 _TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 
 
 def _usual(chip: Chip, count: int) -> str:
-    """Returns the most even topology, such as "2x4", of `count` devices, a power of two."""
+    """The most even topology, such as "2x4", of `count` devices; InputError if no power of two."""
     chips = -(-count // chip.devices)
     if count & (count - 1):
         raise InputError(

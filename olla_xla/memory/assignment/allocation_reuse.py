@@ -48,7 +48,7 @@ class AliasSets(NamedTuple):
 
 
 class Links(NamedTuple):
-    """For each value, the other values whose memory it may take or must stay away from.
+    """For each value, the other values whose memory it may take or must stay away from (CSR).
 
     Attributes:
       share_ptr, share_idx: operands whose memory the value may take over.
@@ -78,13 +78,13 @@ class AllocationReuse(NamedTuple):
 
 
 class _Allocations(NamedTuple):
-    """The allocations so far; arrays have a place for each set or value.
+    """The allocations so far; arrays are long enough for one allocation for each alias set.
 
     Attributes:
       allocation: int64 [values], allocation or -1. bytes, color: int64 [allocations].
       usable: bool [allocations], whether other sets may be put in.
-      head, tail, following: the values of an allocation as a list; following: int64 [values].
-      usables: int64, usable allocations as made. gaps: the index of them.
+      head, tail, following: an allocation's values as a linked list; following: int64 [values].
+      usables: int64, usable allocations in the order made. gaps: when each is free (`new_gaps`).
     """
 
     allocation: NDArray[np.int64]
@@ -101,7 +101,9 @@ class _Allocations(NamedTuple):
 def reuse_allocations(
     sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
-    """Simulates XLA's reuse of allocations; `order`: int64 [sets], in which it takes alias sets."""
+    """Simulates how XLA puts alias sets (values that share one buffer) into allocations made
+    before, or into new ones. `order`: int64 [sets], in which it takes them.
+    """
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
         allocation=np.full(n, -1, np.int64),
@@ -130,7 +132,10 @@ def _fill(
     counted: NDArray[np.bool_],
     temporary: NDArray[np.bool_],
 ) -> int:
-    """Puts alias sets, in `order`, into old or new allocations, or none; returns how many."""
+    """Puts alias sets, in `order`, into old or new allocations, or leaves them for the heap;
+    returns how many allocations there are. Writes `made`, and of each allocation: `counted`,
+    whether it holds an argument or output; `temporary`, whether it is a tuple table.
+    """
     # Python literals here would make numba compile the functions that get them twice.
     clock, usables = np.int64(0), np.int64(0)
     for v in range(len(ranges.end)):
@@ -167,10 +172,9 @@ def _fill(
 def _find(
     sets: AliasSets, links: Links, ranges: LiveRanges, made: _Allocations, b: int, usables: int
 ) -> int:
-    """The first allocation into which a set fits (XLA's MaybeAssignBuffer); -1 if none.
-
-    Its loop is the hottest of all. It calls nothing that takes many arrays (see jit.py), unless one
-    value starts as another ends.
+    """The first allocation into which alias set `b` fits (XLA's MaybeAssignBuffer); -1 if none
+    does. Of those made, `usables` may take other sets. Its loop is the hottest of all. It calls
+    nothing that takes many arrays (see jit.py), unless one value starts as another ends.
     """
     lo, hi = sets.ptr[b], sets.ptr[b + 1]
     first = sets.idx[lo]
@@ -212,7 +216,7 @@ def _find(
 
 @inner
 def _move_in(made: _Allocations, members: NDArray[np.int64], allocation: int) -> None:
-    """Appends a set's values to those in an allocation, in place."""
+    """Appends an alias set's values, `members`, to those in an allocation, in place."""
     for v in members:
         made.allocation[v] = allocation
         if made.head[allocation] < 0:
@@ -224,9 +228,8 @@ def _move_in(made: _Allocations, members: NDArray[np.int64], allocation: int) ->
 
 @inner
 def _passes(links: Links, ranges: LiveRanges, a: int, b: int) -> bool:
-    """Whether two values, one of which starts as the other ends, may share memory.
-
-    They may if the later one may take over the other's (XLA's LiveRangeInterferes).
+    """Whether two values, one of which starts as the other ends, may share memory: if the later one
+    may take over the other's (XLA's LiveRangeInterferes).
     """
     if ranges.end[b] == ranges.start[a]:
         a, b = b, a
@@ -249,9 +252,9 @@ _BEGIN, _END = 0, 1
 
 
 def new_gaps(count: int) -> NDArray[np.int64]:
-    """Makes an empty index of the gaps in time of `count` allocations, for `put` and `previous`.
-
-    Row capacity + k is place k's (earliest begin, latest end), row j that of rows 2j and 2j + 1.
+    """Makes an empty index of the times at which `count` allocations are free, for `put` and
+    `previous`. Row capacity + k has when the k-th one is first free and until when it is last free,
+    row j the least and the greatest of rows 2j and 2j + 1; capacity: half of the rows.
     """
     capacity = 1
     while capacity < count:
@@ -271,11 +274,12 @@ def put(
     end: NDArray[np.int64],
     clock: int,
 ) -> None:
-    """Enters into the index when an allocation first and last has no live value (`new_gaps`).
+    """Enters into the index `gaps` (`new_gaps`) from when on the k-th allocation is first free of
+    live values, and until when it is last.
 
     Args:
-      gaps: the index, changed in place. k: the place.
-      members: its values, in the order in which they begin.
+      gaps: the index, changed in place.
+      members: values in the allocation, in the order in which they begin.
       start, end: inclusive live ranges by value id, within [0, clock].
     """
     begin, until = _NEVER, np.int64(-1)
@@ -296,9 +300,8 @@ def put(
 
 @inner
 def previous(gaps: NDArray[np.int64], k: int, start: int, end: int) -> int:
-    """The last place (an allocation's, as in `put`) before `k` that may be free over [start, end].
-
-    -1 if none. It may be taken after all. If start >= end, it is k - 1.
+    """The last allocation before the `k`-th that may be free over [start, end] by the index `gaps`
+    (`new_gaps`), by number; -1 if none. It may be taken after all. k - 1 if start >= end.
     """
     if start >= end:
         return k - 1

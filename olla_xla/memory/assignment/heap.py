@@ -27,9 +27,8 @@ def share_in_place(
     share_ptr: NDArray[np.int64],
     share_val: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Finds the values that XLA's heap puts into the memory of an operand that dies.
-
-    It replays definitions and frees in the order of time.
+    """Finds the values that XLA's heap puts into the memory of an operand that dies, by going
+    through definitions and frees in the order of time; each is a tick.
 
     Args:
       ids: values to place, int64 [k].
@@ -39,15 +38,15 @@ def share_in_place(
       share_ptr, share_val: CSR by value id: operands whose memory it may take, in operand order.
 
     Returns:
-      (tick of definition, tick of free, root value of the sharing group) by value id; the root is
-      -1 for values that are not placed.
+      By value id: tick of definition, tick of free, and the first value of those in the same memory
+      (root), which is -1 for values that are not placed.
     """
     starts, ends = start[ids], end[ids]
     by_start, by_end = ids[np.lexsort((ends, starts))], ids[np.lexsort((starts, ends))]
-    found = np.full((5, len(start)), -1, np.int64)
-    found[4, ids] = 1
-    _replay(by_start, by_end, start, end, size, buffer, single, share_ptr, share_val, found)
-    return found[0], found[1], found[2]
+    rows = np.full((5, len(start)), -1, np.int64)
+    rows[4, ids] = 1
+    _replay(by_start, by_end, start, end, size, buffer, single, share_ptr, share_val, rows)
+    return rows[0], rows[1], rows[2]
 
 
 @loop
@@ -63,11 +62,10 @@ def _replay(
     share_val: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> None:
-    """Writes into the first rows of `found` what `share_in_place` returns.
-
-    `by_start`, `by_end` are the values to place, sorted by (start, end) and by (end, start); other
-    arguments are as in `share_in_place`. `found` has two more rows: the first value in an alias
-    set's memory, and 1 for each value that is yet to be freed. All else in it is -1 at first.
+    """Writes into the first rows of `found`, [5, values], what `share_in_place` returns. It has two
+    more rows: the first value in an alias set's memory, and 1 for each value that is yet to be
+    freed. All else in it is -1 at first. `by_start`, `by_end`: values to place, sorted by (start,
+    end) and by (end, start); other arguments are as in `share_in_place`.
     """
     tick_start, tick_end, root = found[0], found[1], found[2]
     first_of_buffer, waits = found[3], found[4]
@@ -112,7 +110,8 @@ def _replay(
 
 
 class _Runs(NamedTuple):
-    """When groups of values that share memory live, as runs of ticks without a gap in between.
+    """When groups of values that share memory live, as runs of ticks (numbered definitions and
+    frees) without a gap in between. A group is called by its first value, its root.
 
     Attributes:
       begin, end: int64 [runs], inclusive ticks; runs are numbered as they begin.
@@ -137,13 +136,13 @@ def _grouped(
     """Groups values that share memory (of one `root`), and computes when each group lives.
 
     Args:
-      ids: ascending. start, end: ticks, all distinct, by value id. root: by value id, -1 for those
-        that are not placed. size: bytes by value id.
+      ids: ascending. start, end: ticks, all distinct, by value id. root: first value in the same
+        memory, by value id, -1 for those that are not placed. size: bytes by value id.
 
     Returns:
       When each group lives; int64 [4, groups]: roots, ascending, then three negated sort keys: the
-      root's bytes, the ticks that the root lives, the ticks that the group lives; a lower bound on
-      the bytes of any heap; the last tick.
+      root's bytes, the ticks that the root lives, the ticks that the group lives; a lower bound
+      on the bytes of any heap; the last tick.
     """
     n, latest = len(root), int(end.max(initial=-1))
     runs, keys = np.empty((3, len(ids)), np.int64), np.empty((4, len(ids)), np.int64)
@@ -151,8 +150,8 @@ def _grouped(
     by_root[0] = -1
     least, groups, count = _gather(ids, start, end, root, size, runs, by_root, keys, ticks)
     begin, stop, following = runs[:, :count]
-    found = _Runs(begin, stop, following, by_root[0], by_root[1])
-    return found, keys[:, :groups], least, latest
+    group_runs = _Runs(begin, stop, following, by_root[0], by_root[1])
+    return group_runs, keys[:, :groups], least, latest
 
 
 @loop
@@ -167,11 +166,12 @@ def _gather(
     keys: NDArray[np.int64],
     ticks: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Finds the runs of each group of `_grouped`; (most bytes needed at any tick, groups, runs).
+    """Finds the runs (ticks without a gap) in which each group of values with one root lives.
+    Returns (most bytes needed at any tick, number of groups, number of runs).
 
     Args:
-      ids, start, end, root, size, keys: as in `_grouped`. runs: int64 [3, ids], written: `begin`,
-        `end` and `following` of `_Runs`.
+      ids, start, end, root, size: as in `_grouped`. keys: int64 [4, ids], written: what `_grouped`
+        returns second. runs: int64 [3, ids], written: `begin`, `end` and `following` of `_Runs`.
       by_root: int64 [4, values]: `first`, -1 at first, `need`, the last run, and live values of
         each group; all 0 at first. ticks: int64, 0 at first, longer than the last tick.
     """
@@ -214,10 +214,9 @@ def _gather(
 
 
 class _Blocks(NamedTuple):
-    """Lists of the runs placed so far, one list for each block of ticks, sorted by offset.
-
-    There are levels of blocks of 2**12, 2**14, ... ticks; the last level is one block. A run is
-    in the lists of all blocks in which it lives at some tick.
+    """Lists of the runs (times in which a group of values lives) placed so far, one list for each
+    block of ticks, sorted by offset. There are levels of blocks of 2**12, 2**14, ... ticks; the
+    last level is one block. A run is in the lists of all blocks in which it lives at some tick.
 
     Attributes:
       base: int64 [levels + 1], first block of each level, and the number of all.
@@ -232,7 +231,7 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(runs: _Runs, latest: int) -> _Blocks:
-    """Makes empty lists with room for all `runs`. latest: the last tick."""
+    """Makes empty lists, for blocks of ticks, with room for all `runs`. latest: the last tick."""
     count, shift = len(runs.begin), _BLOCK_BITS
     if not latest >> shift:  # as below, sooner
         base, ptr = np.array([0, 1], np.int64), np.array([0, count], np.int64)
@@ -262,12 +261,13 @@ def _place(
     places: NDArray[np.int64],
     at: NDArray[np.int64],
 ) -> int:
-    """Places groups, by their roots in `order`, by best fit; returns the heap's size in bytes.
+    """Places groups of values, each called by its first value (root) and in one memory, by best
+    fit; returns the heap's size in bytes.
 
     Args:
-      runs: when they live. alignment: as in `pack`. blocks: empty lists for all runs.
+      order: roots. runs: when they live. alignment: bytes. blocks: empty lists for all runs.
       places: int64 [runs, 4], written: each one's offset, first and last tick, and end, aligned.
-      at: int64 [values], written: where each root begins.
+      at: int64 [values], written: where each root begins, in bytes.
     """
     heap = np.int64(0)
     for r in order:
@@ -291,10 +291,11 @@ def _gap(
     blocks: _Blocks,
     places: NDArray[np.int64],
 ) -> int:
-    """Offset of the smallest gap that a group fits in (of equal ones the lowest), else of the end.
+    """The offset, in bytes, of the smallest gap in the heap that a group of values fits in (of
+    equal ones the lowest), or else of the end.
 
     Args:
-      one: the group's first run. need: bytes. runs: of all groups.
+      one: the group's first run of ticks. need: bytes. runs: of all groups.
       blocks: what is placed; the smallest block that the group lives in is looked at.
       places: as in `_place`, of what is placed.
     """
@@ -335,7 +336,7 @@ def _make_room(values: NDArray[np.int32], below: np.uint64, stop: np.uint64) -> 
 
 @inner
 def _enter(k: int, blocks: _Blocks, places: NDArray[np.int64]) -> None:
-    """Inserts a run into the lists of its blocks, after those of smaller or equal offset."""
+    """Inserts run `k` into the lists of its blocks of ticks, after those of no larger offset."""
     for level in range(len(blocks.base) - 1):
         shift = _BLOCK_BITS + 2 * level
         for number in range(places[k, 1] >> shift, (places[k, 2] >> shift) + 1):

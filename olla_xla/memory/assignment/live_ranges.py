@@ -9,9 +9,8 @@ from olla_xla.memory.jit import inner, loop
 
 
 class References(NamedTuple):
-    """Where in the schedule values are defined and used, as numbered points that have no time yet.
-
-    A point is an instruction's number; then come the starts of computations, then their ends.
+    """Where in the schedule values are defined and used, as numbered points that have no time yet:
+    a point is an instruction's number; then come the starts of computations, then their ends.
 
     Attributes:
       start, end: int64 [values], where a value is defined, and where its definition ends.
@@ -49,11 +48,11 @@ def live_ranges(
     set_ptr: NDArray[np.int64],
     set_idx: NDArray[np.int64],
 ) -> LiveRanges:
-    """XLA's live ranges of all values; within an alias set they are cut so that none overlap.
+    """XLA's live ranges of all values; of values in one buffer they are cut so that none overlap.
 
     Args:
       time: int64 [points], logical time of every reference point. total: the schedule's end.
-      refs: reference points of the values. set_ptr, set_idx: alias set -> values (CSR).
+      refs: reference points of the values. set_ptr, set_idx: alias set (buffer) -> values (CSR).
     """
     n = len(refs.start)
     ranges = LiveRanges(
@@ -75,7 +74,9 @@ def _fill(
     end: NDArray[np.int64],
     by_start: NDArray[np.int64],
 ) -> None:
-    """Writes `live_ranges` to `start`, `end`, `by_start`, which has each set's values unsorted."""
+    """Writes all values' live ranges to `start` and `end`; sorts the values of each buffer (row of
+    `set_ptr`) in `by_start` by start, and cuts their ranges so that none overlap.
+    """
     _whole(time, total, refs, start, end)
     for b in range(len(set_ptr) - 1):
         members = by_start[set_ptr[b] : set_ptr[b + 1]]
@@ -94,7 +95,7 @@ def _whole(
     start: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> None:
-    """Writes each value's live range to `start` and `end`, before alias sets cut them."""
+    """Writes each value's live range to `start` and `end`, before ranges in one buffer are cut."""
     for v in range(len(refs.start)):
         start[v] = time[refs.start[v]]
         stop = time[refs.end[v]]

@@ -47,8 +47,8 @@ class Assignment:
 
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
-      temp_bytes: size of the heap of temporaries.
-      allocation: int64 [values]; allocations are numbered as made, the heap comes last.
+      temp_bytes: all temporaries, in heaps (one a memory space), and tuples' tables.
+      allocation: int64 [values]; allocations are numbered as made, heaps come last.
       offset: int64 [values], within its allocation.
       sizes: int64 [allocations].
       start, end: int64 [values], live ranges, inclusive logical times.
@@ -176,8 +176,8 @@ class AssignmentModel:
         begins = np.cumsum([0, *map(len, buffers[:-1])])
 
         def of_sets(combine: np.ufunc, by_value: ArrayLike) -> NDArray[Any]:
-            found = np.array(by_value)[members]
-            return combine.reduceat(found, begins) if len(found) else found
+            of_members = np.array(by_value)[members]
+            return combine.reduceat(of_members, begins) if len(of_members) else of_members
 
         self._set_buffers(
             np.array([v.buffer for v in values], np.int64),
@@ -199,7 +199,7 @@ class AssignmentModel:
         return AliasSetKind.TUPLE if any(v.shape.is_tuple for v in members) else AliasSetKind.TEMP
 
     def _set_buffers(self, set_of: NDArray[np.int64], **by_set: NDArray[Any]) -> None:
-        """Sets this model's alias sets, and all fields that follow from them.
+        """Sets which values share a buffer (an alias set), and all fields that follow from that.
 
         Args:
           set_of: int64 [values], the set of each. by_set: fields of AliasSets, without the lists.
@@ -292,7 +292,6 @@ class AssignmentModel:
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
     ) -> Callable[[Order, int | None], int]:
         """A fast function from an order of one computation to the total; other orders are fixed.
-
         Alias sets too small to matter, together less than 0.05% of all bytes, are left out of the
         simulation; their arguments and outputs stay in the total.
 
@@ -320,13 +319,13 @@ class AssignmentModel:
     def _times_by_order(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
     ) -> Callable[[Order], Times]:
-        """A quicker `times` for many orders of one computation, the others' orders as given.
-
-        An instruction's callees take the same number of steps wherever it runs, so the points of
-        each instruction move together.
+        """A quicker `times` for many orders of one computation, the others' orders as given. An
+        instruction's callees take the same number of steps wherever it runs, so the points of each
+        instruction move together.
 
         Returns:
-          A function from an order (positions in XLA's schedule of `computation`) to `times`.
+          Order (positions in XLA's schedule of `computation`) -> (each point's logical time,
+          steps).
         """
         instructions = computation.schedule
         assert instructions is not None
@@ -361,7 +360,7 @@ class AssignmentModel:
         return times
 
     def _points(self, i: Instruction) -> list[int]:
-        """Numbers of the reference points of an instruction and of all that it calls."""
+        """Numbers of the points (`References`) of an instruction and of all that it calls."""
         points = [self._number[i]]
         for computation in i.called_control:
             points += [self._start_ref(computation), self._end_ref(computation)]
@@ -372,9 +371,8 @@ class AssignmentModel:
     def _simulate(
         self, time: NDArray[np.int64], total: int, keep: int, most: int | None = None
     ) -> Assignment:
-        """The assignment of the `keep` largest alias sets at the given logical times.
-
-        If its total is above `most`, nothing is placed, and the total is any number above that.
+        """The assignment of the `keep` largest alias sets (buffers) at the given logical times. If
+        its total is above `most`, nothing is placed, and the total is any number above that.
         """
         alone = self._starts.alone(time)
         if len(alone):
@@ -384,30 +382,32 @@ class AssignmentModel:
             time = np.concatenate((2 * time, 2 * time[self._held] + 1))
             total = 2 * total
         ranges = live_ranges(time, total, self._references, self._sets.ptr, self._sets.idx)
-        found = reuse_allocations(self._sets, self._links, ranges, self._order[:keep])
+        reuse = reuse_allocations(self._sets, self._links, ranges, self._order[:keep])
         kept = np.zeros(len(self._sets.bytes), np.bool_)
         kept[self._order[:keep]] = True
-        in_heap = (found.allocation < 0) & kept[self._set_of]
-        counted = int(found.bytes[found.counted].sum())
+        in_heap = (reuse.allocation < 0) & kept[self._set_of]
+        counted = int(reuse.bytes[reuse.counted].sum())
         left = None if most is None else most - counted
-        offset, heaps = self._heaps(in_heap, ranges, found, alone, left)
-        tables = found.temporary.copy()
+        offset, heaps = self._heaps(in_heap, ranges, reuse, alone, left)
+        tables = reuse.temporary.copy()
         for v in self._starts.gone(alone):
-            if found.allocation[v] >= 0:
-                tables[found.allocation[v]] = False
-        temp = joined(found.bytes[tables], heaps, self._applies, self.alignment)
+            if reuse.allocation[v] >= 0:
+                tables[reuse.allocation[v]] = False
+        temp = joined(reuse.bytes[tables], heaps, self._applies, self.alignment)
         return Assignment(
             total_bytes=counted + temp,
             temp_bytes=temp,
-            allocation=found.allocation,
+            allocation=reuse.allocation,
             offset=offset,
-            sizes=np.append(found.bytes, np.array(heaps, np.int64)),
+            sizes=np.append(reuse.bytes, np.array(heaps, np.int64)),
             start=ranges.start,
             end=ranges.end,
         )
 
     def _shared_in_heap(self, alone: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """CSR (ptr, idx): value -> operands it may take over in the heap; dones of `alone` only."""
+        """CSR (ptr, idx): value -> operands it may take over in the heap; for a done only if its
+        start and it are one of the pairs `alone`, which XLA makes one operation.
+        """
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
             return ptr, idx
@@ -426,7 +426,7 @@ class AssignmentModel:
 
         Args:
           in_heap: bool [values]. ranges: of all values. found: `allocation` is completed.
-          alone: asynchronous pairs between which nothing runs.
+          alone: asynchronous pairs (start, done) between which nothing runs.
           most: a heap of more bytes is not packed; None: each is.
 
         Returns:

@@ -23,10 +23,9 @@ _COLLECTIVES = frozenset(
 
 
 class Starts(NamedTuple):
-    """All asynchronous collectives of a module, each a pair of a start and a done instruction.
-
-    XLA makes one operation of a start and its done if nothing runs in between. It has one tuple
-    table where they had several, and takes one step.
+    """All asynchronous collectives of a module, each a pair of a start and a done instruction. XLA
+    makes one operation of a start and its done if nothing runs in between. It has one tuple table
+    where they had several, and takes one step.
 
     Attributes:
       start, done: int64 [pairs], their instructions by number.
@@ -42,7 +41,9 @@ class Starts(NamedTuple):
     work: NDArray[np.int64]
 
     def alone(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64: pairs without work between start and done, which XLA joins to one operation."""
+        """Numbers, int64, of the pairs of a start and a done without work between them at these
+        times; XLA makes one operation of each.
+        """
         if not len(self.start):
             return self.start
         at = np.sort(time[self.work])
@@ -50,24 +51,25 @@ class Starts(NamedTuple):
         return np.flatnonzero(begun == ended)
 
     def joined_times(self, time: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [points]: the times of the schedule if pairs `alone` take one step each."""
+        """The logical times (of points of the schedule, int64) if each pair of a start and a done
+        in `alone` takes one step.
+        """
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
 
     def steps_gone(self, alone: NDArray[np.int64]) -> int:
-        """How many steps the schedule loses if pairs of a start and a done take one step each.
-
-        `alone`: int64 [any], the numbers of these pairs, between which nothing else runs.
+        """How many steps the schedule loses if the pairs of start and done numbered in `alone`,
+        int64 [any], take one step each.
         """
         return sum(len(self.steps[k]) for k in alone)
 
     def gone(self, alone: NDArray[np.int64]) -> list[int]:
-        """Ids of the tuple tables that do not exist if the pairs `alone` are joined."""
+        """Ids of the tuple tables that do not exist if each pair in `alone` is one operation."""
         return [v for k in alone for v in self.tables[k]]
 
 
 def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> Starts:
-    """The pairs of asynchronous collectives of a module; none on a CPU.
+    """The pairs (start, done) of asynchronous collectives of a module; none on a CPU.
 
     Args:
       dataflow: of the module. numbers: instruction -> its number. target: "cpu" or "cuda".
@@ -115,7 +117,7 @@ def _kind(start: Instruction) -> str:
 
 
 def applies(module: Module) -> bool:
-    """Whether a module has an instruction, no fusion, that applies a computation: reduce, sort."""
+    """Whether an instruction of a module, no fusion, applies a computation, like reduce or sort."""
     control = list(module.control_computations)
     seen: set[Computation] = set(control)
     for computation in control:  # grows on the way
@@ -130,10 +132,9 @@ def applies(module: Module) -> bool:
 
 
 def joined(tables: NDArray[np.int64], heaps: Sequence[int], applied: bool, alignment: int) -> int:
-    """Total bytes of the single allocation in which XLA puts all temporary ones end to end.
-
-    The last of them is not padded. XLA swaps the first temporary allocation with the last one that
-    is not temporary, as long as there are such pairs (std::partition), and joins them in the order
+    """Total bytes of the single allocation in which XLA puts all temporary ones end to end. The
+    last of them is not padded. XLA swaps the first temporary allocation with the last one that is
+    not temporary, as long as there are such pairs (std::partition), and joins them in the order
     that results. The last allocations belong to computations that reductions apply: if there are
     any, the first tuple table comes last, else a heap.
 

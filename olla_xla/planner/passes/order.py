@@ -19,9 +19,7 @@ _ORDER_SHARE = 0.4
 
 def run(state: ModuleState) -> ModuleState:
     """The planner's pass that finds an order for every computation; XLA's own stays if it is best.
-
-    Raises:
-      KernelError: no order gives its kernels their patterns of shared memory.
+    Raises KernelError if in no order each kernel's operands and results share memory as they must.
     """
     request, kernels = state.request, state.kernels
     options, longest = request.options, LONGEST

@@ -23,18 +23,15 @@ from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import run_work, trips
 
-_TRIES = 5
-"""Choices of transfers that are ordered anew."""
-
-_LESS = 0.25
-"""Part of the time of what was found that the next choice may take."""
+_TRIES = 5  # choices of transfers that are ordered anew
+_LESS = 0.25  # part of the time of what was found that the next choice may take
 
 _logger = logging.getLogger("olla_xla")
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The planner's pass that lets transfers overlap with less work where that saves memory. It
-    adds at most the rest of the time allowance. Returns `state` where that saves too little, or
+    """The planner's pass that lets asynchronous transfers overlap with less work, to save memory.
+    It adds at most the rest of the time allowance. Returns `state` where that saves too little, or
     under a budget, which was met at less cost.
     """
     request, allowance = state.request, state.allowance_left
@@ -42,32 +39,32 @@ def run(state: ModuleState) -> ModuleState:
         return state
     left = state.seconds_left
     timing = Timing(request.schedule_seconds, left)
-    found = _relaxed(state, allowance, request.limited(left), timing)
-    return found if found.ordered.predicted_bytes < state.least_worth else state
+    after = _relaxed(state, allowance, request.limited(left), timing)
+    return after if after.ordered.predicted_bytes < state.least_worth else state
 
 
 def to_fit(state: ModuleState) -> ModuleState:
-    """Lets transfers overlap with less work where a step then fits the device and did not before.
-    It may take any time, unless the options limit that. Returns `state` in all other cases.
+    """Lets asynchronous transfers overlap with less work if a step only then fits the device's
+    memory. It may take any time, unless the options limit that. Returns `state` in all other cases.
     """
     request = state.request
     limit, options = request.device_bytes, request.options
     if limit is None or state.ordered.predicted_bytes <= limit or options.max_overhead is not None:
         return state
-    found = _relaxed(state, math.inf, options, Timing(request.schedule_seconds))
-    if found.ordered.predicted_bytes > limit:
+    after = _relaxed(state, math.inf, options, Timing(request.schedule_seconds))
+    if after.ordered.predicted_bytes > limit:
         return state
-    _logger.info("%.3f ms of transfers wait, to save memory", 1e3 * found.edits.exposed_seconds)
-    return found
+    _logger.info("%.3f ms of transfers wait, to save memory", 1e3 * after.edits.exposed_seconds)
+    return after
 
 
 def _relaxed(
     state: ModuleState, allowance: float, options: PlanOptions, timing: Timing
 ) -> ModuleState:
-    found = relaxed(state.module, state.ordered, state.request.cost, allowance, options, timing)
-    if found is None:
+    other = relaxed(state.module, state.ordered, state.request.cost, allowance, options, timing)
+    if other is None:
         return state
-    plan, seconds = found
+    plan, seconds = other
     edits = dataclasses.replace(
         state.edits,
         added_seconds=state.edits.added_seconds + seconds,
@@ -86,14 +83,13 @@ def relaxed(
     options: PlanOptions,
     timing: Timing | None = None,
 ) -> tuple[Plan, float] | None:
-    """Finds the plan of least total in which transfers may overlap with less work. At first all
-    transfers may. Then the cheapest may that fit the allowance together. Once a choice fits, the
-    allowance becomes a part of its time, and this ends where the total grows.
+    """Finds the plan of least total in which asynchronous transfers may overlap with less work. At
+    first all transfers may. Then those whose loss costs least and fits the allowance together. Once
+    a plan fits it, the allowance becomes a part of its time, and this ends where the total grows.
 
     Args:
-      module: a scheduled one. base: its plan so far.
-      cost: prices operators. allowance: predicted seconds that may be added.
-      options, timing: of each order.
+      module: a scheduled one. base: its plan so far. options, timing: of each order.
+      cost: predicts operators' times. allowance: predicted seconds that may be added.
 
     Returns:
       The plan and the seconds it adds; None where none is better than `base` within the allowance.
@@ -105,7 +101,7 @@ def relaxed(
         if not starts:
             break
         try:
-            found = plan_order(
+            plan = plan_order(
                 module,
                 options,
                 base.target,
@@ -117,14 +113,14 @@ def relaxed(
             _logger.info("transfers keep their overlap with computation: %s", error)
             break
         most = base.predicted_bytes - 1 if best is None else best[0].predicted_bytes / WORTH
-        if found.predicted_bytes > most:
+        if plan.predicted_bytes > most:
             break
-        lost = exposed(module, base, found, cost)
-        seconds = max(path_seconds(module, cost, found.order) - before, 0.0)
+        lost = exposed(module, base, plan, cost)
+        seconds = max(path_seconds(module, cost, plan.order) - before, 0.0)
         # Scaled to the run's time: several transfers may have overlapped with the same work.
         part = seconds / max(sum(lost.values()), seconds) if seconds else 1.0
         if seconds <= allowance:
-            best = found, seconds
+            best = plan, seconds
             allowance = _LESS * seconds
         starts = _cheapest({name: part * s for name, s in lost.items()}, starts, allowance)
     return best
@@ -134,7 +130,7 @@ def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str
     """Start's name -> seconds of work that overlap with its transfer in `base` and not in `plan`.
 
     Args:
-      module: that both plans are for, with their loops and clones in it. cost: prices operators.
+      module: that both plans are for, with their loops and clones in it. cost: of operators.
     """
     before, after = (hidden_seconds(module, p.order, cost) for p in (base, plan))
     return {name: max(seconds - after.get(name, 0.0), 0.0) for name, seconds in before.items()}
@@ -148,9 +144,8 @@ def hidden_seconds(
     only their memory traffic counts.
 
     Args:
-      module: the module. cost: prices operators.
-      order: computation name -> instruction names in execution order; names that the module does
-        not have are passed over.
+      module: the module. cost: predicts operators' times.
+      order: computation name -> instruction names in execution order; unknown ones are skipped.
     """
     hidden: dict[str, float] = {}
 
@@ -172,8 +167,8 @@ def _hidden(computation: Computation, names: Sequence[str], cost: CostModel) -> 
     dones = [i for i in sequence if i.opcode.endswith("-done")]
     if not dones:
         return {}
-    found = run_work(computation, cost.work)
-    work = {i: dataclasses.replace(w, exchanged=0) for i, w in found.items()}
+    works = run_work(computation, cost.work)
+    work = {i: dataclasses.replace(w, exchanged=0) for i, w in works.items()}
     until = [0.0, *itertools.accumulate(cost.device.seconds(work[i]) for i in sequence)]
     step = {i: k for k, i in enumerate(sequence)}
     return {
@@ -184,7 +179,7 @@ def _hidden(computation: Computation, names: Sequence[str], cost: CostModel) -> 
 
 
 def _cheapest(lost: dict[str, float], starts: set[str], allowance: float) -> set[str]:
-    """Names in `starts` of least seconds in `lost` that fit `allowance` together; never all."""
+    """Names in `starts` with least seconds in `lost` that fit `allowance` together; never all."""
     kept: set[str] = set()
     for name in sorted(starts, key=lambda name: (lost[name], name)):
         allowance -= lost[name]

@@ -24,17 +24,10 @@ from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.front import Front, fronts
 from olla_xla.remat.greedy import Point
 
-_FRONT_SHARE = 0.5
-"""Part of the time that choices may take to be found."""
-
-_TRIES = 5
-"""Choices that are ordered anew towards a budget."""
-
-_LOWEST = 3
-"""Choices with the lowest peaks of which the least total is taken."""
-
-_EXACT_SHARE = 0.5
-"""Part of a try's time that the integer program may take."""
+_FRONT_SHARE = 0.5  # part of the time that choices may take to be found
+_TRIES = 5  # choices that are ordered anew towards a budget
+_LOWEST = 3  # choices with the lowest peaks of which the least total is taken
+_EXACT_SHARE = 0.5  # part of a try's time that the integer program may take
 
 _CHEAPER = 0.98
 """Where choices would take less than this part of the allowance, higher prices are tried."""
@@ -42,8 +35,7 @@ _CHEAPER = 0.98
 _OVERPRICED = 1.25
 """A choice is tried if its price is at most this many times the allowance: it may take less."""
 
-_LEAST_SECONDS = 1e-12
-"""Least price to divide by."""
+_LEAST_SECONDS = 1e-12  # least price to divide by
 
 _PRICES = 4
 """Most limits on the price that are tried, each corrected by what the choices so far took."""
@@ -53,13 +45,13 @@ _PLACES = 3
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The planner's pass that recomputes values by clones, to meet the budget or save memory.
-
-    Returns `state` where none is better within the allowance, or the budget is met already.
+    """The planner's pass that recomputes values by cloned instructions, to meet the memory budget
+    or, without one, to save memory. Returns `state` where no choice of them is better within the
+    time allowance, or the budget is met already.
 
     Raises:
       BudgetError: no choice that was found meets the budget.
-      CheckError: the referee rejected the clones (a bug).
+      CheckError: the independent check rejected the clones (a bug).
     """
     budget = state.request.options.budget_bytes
     state.request.tell("choosing operators to recompute")
@@ -80,9 +72,9 @@ def run(state: ModuleState) -> ModuleState:
 
 
 def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
-    """Computes values again where that lowers the total most within the allowance, in one
-    computation after the other: the entry and the loops' bodies that hold the peak, but none in
-    `done`. Returns `state` where none gains.
+    """Computes values again where that lowers the total most within the time allowance, in one
+    computation after the other: the entry and the loops' bodies that run at the peak, but none in
+    `done` (names). Returns `state` where none gains.
     """
     deadline = clock.now() + state.seconds_left
     names = {c.name for c in state.module.control_computations}
@@ -110,43 +102,44 @@ def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
 
 
 def _cheapest(state: ModuleState, budget: int) -> ModuleState:
-    """Returns a state with the clones of least time that meet `budget` bytes, in one computation.
-    Raises BudgetError if none do.
+    """Returns a state with clones (instructions computed again) of least time that meet `budget`
+    bytes, all in one computation. Raises BudgetError if none do.
     """
     seconds = state.seconds_left
     deadline = clock.now() + seconds
     most = state.allowance_left
-    found: list[tuple[_Choice, Front]] = []
+    candidates: list[tuple[_Choice, Front]] = []
     refused: BudgetError | None = None
     for place in _places(state, seconds, frozenset()):
         front = min(place, key=lambda f: _least_seconds(f, budget))
         try:
-            found.append((_Tried(state, front, deadline).cheapest(budget, most), front))
+            candidates.append((_Tried(state, front, deadline).cheapest(budget, most), front))
         except BudgetError as error:
             if refused is None or error.least_bytes < refused.least_bytes:
                 refused = error
-    if not found:
+    if not candidates:
         assert refused is not None
         raise refused
-    return _with(state, *min(found, key=lambda f: f[0].seconds))
+    return _with(state, *min(candidates, key=lambda f: f[0].seconds))
 
 
 def _least_seconds(front: Front, budget: int) -> float:
-    """Least added seconds of a front's choices whose peak meets a budget; inf if none does."""
+    """Least seconds added by a front's choices whose peak meets a budget in bytes; inf if none."""
     return min((p.seconds for p in front.below(budget - front.outside)), default=math.inf)
 
 
 def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[list[Front]]:
-    """Fronts by computation, the entry first: each list has a front for each order to try. Fronts
-    in which arguments keep their memory are in lists of their own: their peaks are higher.
+    """Fronts (choices of what to compute again in a computation and order), a list for each
+    computation, the entry first, with one front for each order to try. Fronts in which arguments
+    keep their memory are in lists of their own: their peaks are higher.
 
     Args:
-      state: an ordered one. seconds: for all of them together, of which walks take a part.
+      state: an ordered one. seconds: for all of them together, of which searches take a part.
       done: names of computations that are left out.
     """
-    found = fronts(state.module, state.ordered, state.request.cost, _FRONT_SHARE * seconds)
+    all_fronts = fronts(state.module, state.ordered, state.request.cost, _FRONT_SHARE * seconds)
     places: dict[tuple[str, bool], list[Front]] = {}
-    for front in found:
+    for front in all_fronts:
         for one in (front, *(() if front.arguments_stay else front.bodies())):
             if one.name not in done:
                 places.setdefault((one.name, one.arguments_stay), []).append(one)
@@ -154,8 +147,8 @@ def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[li
 
 
 def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
-    """Returns the state with a front's choice in it. Raises CheckError if the referee, which checks
-    that results are the same, rejects it.
+    """Returns the state with a choice of clones from `front` in it. Raises CheckError if the
+    independent check, that results are the same, rejects it.
     """
     target = state.request.target
     check_rewrite(front.module.data, choice.module.data, target)
@@ -181,7 +174,7 @@ def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Choice:
-    """A choice of clones, written into the module, which was then ordered.
+    """A choice of instructions to compute again, written into the module, which was then ordered.
 
     Attributes:
       plan: of the module with the clones. module: that one. clones: in execution order.
@@ -201,8 +194,8 @@ class _Choice:
 
 
 class _Tried:
-    """Tries choices of a front: writes the clones, orders the module anew, and compares predicted
-    totals and times. The tries share the time until `deadline`, on `memory.clock`.
+    """Tries choices of what to compute again (points of a front): writes the clones, orders the
+    module anew, compares predicted totals and times; all of it until `deadline` (clock time).
     """
 
     def __init__(self, state: ModuleState, front: Front, deadline: float) -> None:
@@ -212,8 +205,9 @@ class _Tried:
         self.least = state.ordered.predicted_bytes
 
     def _with(self, point: Point, target: int, tries_left: int) -> _Choice | None:
-        """Makes a point cheaper for a target peak, writes its clones and orders the module anew;
-        None if in no order kernels' arrays share memory as they must.
+        """Makes a point (tensors to recompute) cheaper for a target peak in bytes, writes its
+        clones and orders the module anew; None if in no order kernels' arrays share memory as they
+        must. `tries_left`: the time left is shared among so many calls.
         """
         left = max(self.deadline - clock.now(), 0.1) / tries_left
         begun = clock.now()
@@ -233,8 +227,8 @@ class _Tried:
 
     def _longer(self, module: Module, plan: Plan) -> float:
         """Predicted seconds by which a run of `module`, with clones, takes longer than the state's.
-        That may be less than the choice's price, since clones have only the results that are read,
-        or more, where transfers were moved and overlap with less work.
+        That may be less than the choice's predicted price, since clones have only the results that
+        are read, or more, where transfers were moved and overlap with less work.
         """
         longer = run_seconds(module, self.state.request.cost, plan.order)
         longer -= self.state.run_seconds
@@ -250,8 +244,8 @@ class _Tried:
         return found.plan.predicted_bytes <= budget and found.seconds <= allowance
 
     def cheapest(self, budget: int, allowance: float) -> _Choice:
-        """The choice of least seconds whose total meets `budget`, of those of the front that are
-        tried. Raises BudgetError if none does within `allowance` seconds.
+        """The choice of least seconds whose total meets `budget` bytes, of those of the front that
+        are tried. Raises BudgetError if none does within `allowance` seconds.
         """
         here = budget - self.front.outside
         points = [p for p in self.front.below(here) if p.seconds <= _OVERPRICED * allowance]
@@ -261,22 +255,22 @@ class _Tried:
             if not points:
                 break
             target = self.front.next_target(points[0].peak)
-            found = self._with(points[0], target, max(_TRIES - k - 1, 2))
-            if self._fits(found, budget, allowance):
-                return found
+            choice = self._with(points[0], target, max(_TRIES - k - 1, 2))
+            if self._fits(choice, budget, allowance):
+                return choice
             # Bytes that placement adds to this choice, it is likely to add to the next one too.
-            over = 0 if found is None else found.plan.predicted_bytes - budget
+            over = 0 if choice is None else choice.plan.predicted_bytes - budget
             limit = min(limit - over * (k + 1) // 2, points[0].peak - 1)
         lowest = self.front.least()
         if lowest.seconds <= _OVERPRICED * allowance:
-            found = self._with(lowest, lowest.peak, 1)
-            if lowest.peak <= here and self._fits(found, budget, allowance):
-                return found
+            choice = self._with(lowest, lowest.peak, 1)
+            if lowest.peak <= here and self._fits(choice, budget, allowance):
+                return choice
         reason = "" if math.isinf(allowance) else "within max_overhead"
         raise BudgetError(budget, self.least, reason)
 
     def least_total(self, allowance: float) -> _Choice | None:
-        """The choice of least total within the allowance; None if the state's total stays least."""
+        """The choice of least total that adds at most `allowance` seconds; None if none gains."""
         best: _Choice | None = None
         total, price = self.state.least_worth, allowance
         tried = {b""}  # no evictions
@@ -288,13 +282,13 @@ class _Tried:
                 if key in tried or (best is not None and self._late()):
                     continue
                 tried.add(key)
-                found = self._with(point, point.peak, len(points) - k)
-                if found is None:
+                choice = self._with(point, point.peak, len(points) - k)
+                if choice is None:
                     continue
-                part = max(found.seconds / max(point.seconds, _LEAST_SECONDS), 1 / _OVERPRICED)
-                fits = found.seconds <= allowance
-                if fits and found.plan.predicted_bytes < total:
-                    best, total = found, found.plan.predicted_bytes
+                part = max(choice.seconds / max(point.seconds, _LEAST_SECONDS), 1 / _OVERPRICED)
+                fits = choice.seconds <= allowance
+                if fits and choice.plan.predicted_bytes < total:
+                    best, total = choice, choice.plan.predicted_bytes
                 if not fits or price * part < _CHEAPER * allowance:
                     break
             else:

@@ -15,23 +15,22 @@ from olla_xla.remat.loops.moves import spared
 from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
 from olla_xla.remat.loops.selection import TRIES, free, is_right, to_try
 
-_NEARLY = 1.02
-"""Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
+_NEARLY = 1.02  # times the knee's seconds and bytes that a plan may take which is to be at the knee
 
 _LITTLE = 0.98
 """Where clones leave more than this part of the total, their time is offered to the next pass."""
 
-_SPARING = 0.2
-"""Part of the time that recomputation may take which joined arrays may cost."""
+_SPARING = 0.2  # part of the time that recomputation may take which joined arrays may cost
 
 
 def recomputed(state: ModuleState) -> ModuleState:
     """Returns a state with values recomputed to meet a memory budget, or within a time allowance.
-    For max_overhead="knee" it searches twice: to find the knee, and within its time.
+    For max_overhead="knee" it searches twice: to find the time after which more saves little, and
+    within that time.
 
     Raises:
       BudgetError: no choice that was found meets the budget.
-      CheckError: the referee rejected what was found (a bug).
+      CheckError: the independent check rejected what was found (a bug).
     """
     request, limit = state.request, state.limit
     if request.options.max_overhead != KNEE:
@@ -40,55 +39,57 @@ def recomputed(state: ModuleState) -> ModuleState:
     if request.options.time_limit is not None:  # of both together
         limit = (request.elapsed + limit) / 2
     seconds = limit - request.elapsed
-    found = _recomputed(dataclasses.replace(state, limit=limit))
-    added = found.edits.added_seconds
-    most, size = knee((*found.met, (added, found.ordered.predicted_bytes)), state.run_seconds)
+    first = _recomputed(dataclasses.replace(state, limit=limit))
+    added = first.edits.added_seconds
+    most, size = knee((*first.met, (added, first.ordered.predicted_bytes)), state.run_seconds)
     if added <= most:
-        return found
+        return first
     limit = request.elapsed + seconds
-    within = dataclasses.replace(state, allowance=_NEARLY * most, met=found.met, limit=limit)
+    within = dataclasses.replace(state, allowance=_NEARLY * most, met=first.met, limit=limit)
     again = _recomputed(within)
-    return again if again.ordered.predicted_bytes <= _NEARLY * size else found
+    return again if again.ordered.predicted_bytes <= _NEARLY * size else first
 
 
 def _recomputed(state: ModuleState) -> ModuleState:
     """Runs the passes that recompute, once; returns the best state. Raises as `recomputed`."""
     state = recompute_residuals(state)
     ways = [state] if state.other is None else [state, state.other]
-    found = []
+    states = []
     for k, way in enumerate(ways):
         limit = state.request.elapsed + state.seconds_left / (len(ways) - k)
         way = dataclasses.replace(way, limit=limit, other=None)
         done = rematerialise.run(way)
-        found.append(relax_overlap.run(done))
+        states.append(relax_overlap.run(done))
         if done is not way and done.ordered.predicted_bytes > _LITTLE * way.ordered.predicted_bytes:
-            found.append(relax_overlap.run(way))  # with the time that gained so little
-    best = min(found, key=lambda way: (way.ordered.predicted_bytes, way.edits.added_seconds))
+            states.append(relax_overlap.run(way))  # with the time that gained so little
+    best = min(states, key=lambda way: (way.ordered.predicted_bytes, way.edits.added_seconds))
     return dataclasses.replace(best, limit=state.limit)
 
 
 def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
-    """Yields states with edits that cost no time: first with all of them, last without any. An
-    array that was joined with another is no residual any more, which may be dropped altogether:
-    where arrays can be joined, states come by their module's total in its own order, of equal ones
-    those first that join none. Without `joins` no arrays are joined.
+    """Yields states with edits that cost no time (arrays of loops dropped or, if `joins`, made
+    one): first with all of them, last without any. A joined array can no longer be dropped
+    altogether: where some can be joined, states come by their module's total in its own order, of
+    equal ones those first that join none.
     """
 
     def rank(states: list[ModuleState]) -> tuple[int, bool]:
         (first, *_), target = states, start.request.target
-        found = first.edits.spared
-        return facts_of(first.module, target).total, found is not None and bool(found.joined)
+        edited = first.edits.spared
+        return facts_of(first.module, target).total, edited is not None and bool(edited.joined)
 
     ways = [*_spared(start, joins), start]
-    found = (residuals_before_order(way) for way in ways)
+    edited = (residuals_before_order(way) for way in ways)
     if (least := ways[0].edits.spared) is not None and least.joined:
-        found = sorted(map(list, found), key=rank)
-    for states in found:
+        edited = sorted(map(list, edited), key=rank)
+    for states in edited:
         yield from states
 
 
 def _spared(state: ModuleState, joins: bool) -> list[ModuleState]:
-    """States whose modules lack arrays that loops need not have, the one with most edits first."""
+    """States whose modules lack arrays that loops need not have, the one with most edits first.
+    `joins`: also with arrays that were made one.
+    """
     request = state.request
     most = request.options.max_overhead
     most = most * request.own_seconds * _SPARING if isinstance(most, float) else 0.0
@@ -96,12 +97,12 @@ def _spared(state: ModuleState, joins: bool) -> list[ModuleState]:
     return [
         dataclasses.replace(
             state,
-            module=found.module,
+            module=edit.module,
             kernels=kernels,
-            edits=dataclasses.replace(state.edits, spared=found, sources=found.sources),
+            edits=dataclasses.replace(state.edits, spared=edit, sources=edit.sources),
         )
-        for found in spared(state.module, request.target, request.cost, most)
-        if joins or not found.joined
+        for edit in spared(state.module, request.target, request.cost, most)
+        if joins or not edit.joined
     ]
 
 
@@ -111,15 +112,14 @@ def _spared(state: ModuleState, joins: bool) -> list[ModuleState]:
 # allowance of time, the choices that promise most are ordered anew and compared by their totals.
 
 
-_SHARE = 0.5
-"""Part of the time that is left for recomputation."""
+_SHARE = 0.5  # part of the time that is left for recomputation
 
 
 def residuals_before_order(state: ModuleState) -> Iterator[ModuleState]:
-    """Yields states to order: first without scan residuals that cost nothing to drop. The next one
-    is used where no order of the one before has kernels' arrays share memory as they must, or a run
-    takes longer, as the dropped work had overlapped with other work. For that case one state has
-    residuals priced with overlap.
+    """Yields states to order: first without scan residuals (arrays that loops store for others)
+    that cost nothing to drop. The next one is used where no order of the one before has kernels'
+    arrays share memory as they must, or a run takes longer, as the dropped work had overlapped with
+    other work. For that case one state has residuals priced with overlap.
     """
     request = state.request
     if not request.options.loops:
@@ -127,16 +127,16 @@ def residuals_before_order(state: ModuleState) -> Iterator[ModuleState]:
         return
     choices = _choices(state)
     # XLA:TPU aborts the process if it cannot compile a fusion: nothing is dropped there unasked.
-    found = free(choices) if platform(request.target).emits_any_fusion else None
+    free_choice = free(choices) if platform(request.target).emits_any_fusion else None
     kernels = state.kernels
-    if found is not None or request.options.recomputes:
+    if free_choice is not None or request.options.recomputes:
         kernels = choices.kernels
     as_is = dataclasses.replace(state, choices=choices, kernels=kernels)
-    if found is not None:
-        yield _with(as_is, found, None)
+    if free_choice is not None:
+        yield _with(as_is, free_choice, None)
         if platform(request.target).runs_beside:
             other = free(choices.beside)
-            if other is not None and other.records != found.records:
+            if other is not None and other.records != free_choice.records:
                 yield _with(as_is, other, None)
     yield as_is
 
@@ -154,8 +154,8 @@ def _choices(state: ModuleState) -> ResidualChoices:
 
 def recompute_residuals(state: ModuleState) -> ModuleState:
     """The planner's pass that recomputes scan residuals, arrays that loops fill and others read.
-    Where no choice is better within the allowance, only `met` changes. Of the other choices that
-    were tried without a budget, the least one that takes less time is in the result's `other`.
+    Where no choice is better within the allowance, only `met` (time and bytes of each try) changes.
+    The result's `other` is, without a budget, the choice of least total that takes less time.
     """
     choices, budget = state.choices, state.request.options.budget_bytes
     if choices is None:
@@ -185,15 +185,15 @@ def recompute_residuals(state: ModuleState) -> ModuleState:
     if best is None:
         return state
     faster = [one for one in every if one[0].path_seconds < best[0].path_seconds]
-    found = _with(state, *best)
+    chosen_state = _with(state, *best)
     if not faster or budget is not None:
-        return found
+        return chosen_state
     other = _with(state, *min(faster, key=lambda one: one[1].predicted_bytes))
-    return dataclasses.replace(found, other=other)
+    return dataclasses.replace(chosen_state, other=other)
 
 
 def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> ModuleState:
-    """Returns the state with `choice` in place of its choice of scan residuals, and its plan."""
+    """Returns the state with `choice` as the scan residuals to recompute, its module and `plan`."""
     before = state.edits.spared
     edits = dataclasses.replace(
         state.edits,

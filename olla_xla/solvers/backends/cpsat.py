@@ -20,10 +20,8 @@ _LEAST_SECONDS = 0.01
 
 def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
-
-    Raises:
-      SolverError: a continuous or unbounded variable, a fractional coefficient, or a model that
-        CP-SAT finds invalid.
+    Raises SolverError for a continuous or unbounded variable, a fractional coefficient, or a model
+    that CP-SAT finds invalid.
     """
     until = time.monotonic() + limits.time_limit
     program, columns = _program(model)
@@ -68,7 +66,7 @@ def configured(limits: SolverLimits) -> cp_model.CpSolver:
 
 
 class Watcher(cp_model.CpSolverSolutionCallback):
-    """A CP-SAT callback that calls a watch (value, bound) at better points and at better bounds."""
+    """A CP-SAT callback that calls `watch` with (value, bound) at better points and bounds."""
 
     def __init__(self, watch: Watch, offset: float) -> None:
         super().__init__()
@@ -81,7 +79,9 @@ class Watcher(cp_model.CpSolverSolutionCallback):
     def on(
         cls, solver: cp_model.CpSolver, watch: Watch | None, offset: float = 0.0
     ) -> Watcher | None:
-        """A Watcher for the solver's next solve, or None if `watch` is None."""
+        """A Watcher for the solver's next solve that passes values and bounds, plus `offset`, on to
+        the callback `watch`; None without one.
+        """
         if watch is None:
             return None
         watcher = cls(watch, offset)
@@ -89,14 +89,14 @@ class Watcher(cp_model.CpSolverSolutionCallback):
         return watcher
 
     def on_solution_callback(self) -> None:
-        """Called by the solver when it has a better point; passes its objective on to the watch."""
+        """Called by the solver when it has a better point; passes its value on to `watch`."""
         self._value = self.objective_value + self._offset
         self._watch(self._value, self.best_objective_bound + self._offset)
         if self.points is not None:
             self.points()
 
     def on_bound(self, bound: float) -> None:
-        """Called by the solver when it has a better bound; passes it on to the watch."""
+        """Called by the solver when it has a better bound; passes it on to the callback `watch`."""
         self._watch(self._value, bound + self._offset)
 
 

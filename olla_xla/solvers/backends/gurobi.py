@@ -21,8 +21,7 @@ from olla_xla.solvers.linear import (
 
 IGNORES = frozenset({"points"})
 
-_FREE = 2000
-"""Variables, and rows, that pip's own licence admits."""
+_FREE = 2000  # variables, and rows, that pip's own licence admits
 
 _LIMITS = {
     GRB.TIME_LIMIT,
@@ -39,9 +38,7 @@ _LIMITS = {
 
 def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
-
-    Raises:
-      SolverError: there is no licence, or it does not admit a model of this size.
+    Raises SolverError if there is no licence, or it does not admit a model of this size.
     """
     until = time.monotonic() + limits.time_limit  # building counts
     try:
@@ -64,7 +61,7 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
 
 
 def _callback(watch: Watch | None) -> Callable[[gp.Model, int], None] | None:
-    """A Gurobi callback that passes incumbent and bound on to `watch`; None without a watch."""
+    """A Gurobi callback that passes best value and bound on to `watch`; None without a watch."""
     if watch is None:
         return None
 
@@ -92,7 +89,7 @@ def _set_parameters(program: gp.Model, limits: SolverLimits, until: float) -> No
 
 
 def _fill(program: gp.Model, model: LinearModel) -> list[gp.Var]:
-    """Adds the model's variables, rows, objective and start to a Gurobi model; its variables."""
+    """Adds variables, rows, objective and start to a Gurobi model; returns the variables."""
     arrays = model.arrays()
     kinds = np.where(arrays.integer, GRB.INTEGER, GRB.CONTINUOUS).tolist()
     added = program.addVars(
@@ -125,8 +122,8 @@ def _fill(program: gp.Model, model: LinearModel) -> list[gp.Var]:
 def _result(program: gp.Model, columns: list[gp.Var], arrays: LinearArrays) -> SolverResult:
     status = program.Status
     message = f"Gurobi: status {status}"
-    found = program.SolCount > 0
-    x = np.array(program.getAttr("X", columns)) if found else None
+    has_point = program.SolCount > 0
+    x = np.array(program.getAttr("X", columns)) if has_point else None
     if status == GRB.OPTIMAL:
         bound = program.ObjBound if arrays.integer.any() else program.ObjVal
         return SolverResult(Status.OPTIMAL, bound=bound, x=x, message=message)
@@ -135,6 +132,6 @@ def _result(program: gp.Model, columns: list[gp.Var], arrays: LinearArrays) -> S
     if status in _LIMITS:
         bound = program.ObjBound if arrays.integer.any() else -np.inf
         return SolverResult(
-            Status.FEASIBLE if found else Status.UNKNOWN, bound=bound, x=x, message=message
+            Status.FEASIBLE if has_point else Status.UNKNOWN, bound=bound, x=x, message=message
         )
     return SolverResult(Status.ERROR, message=message)

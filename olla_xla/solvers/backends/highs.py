@@ -21,7 +21,6 @@ from olla_xla.solvers.linear import (
 
 def _two_libraries() -> bool:
     """Whether OR-Tools is installed beside a highspy (from 1.15 on) with a libhighs.so of its own.
-
     The loader keeps the first libhighs.so.1 for both: whichever package is imported second fails.
     """
     highs = importlib.util.find_spec("highspy")
@@ -56,9 +55,7 @@ _pool_threads: list[int] = []
 
 def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
-
-    Raises:
-      SolverError: a call of HiGHS returned an error.
+    Raises SolverError if a call of HiGHS returned an error.
     """
     arrays = model.arrays()
     if not len(arrays.cost):
@@ -148,8 +145,8 @@ def _result(solver: highspy.Highs, arrays: LinearArrays) -> SolverResult:
     status = solver.getModelStatus()
     message = f"HiGHS: {solver.modelStatusToString(status)}"
     info = solver.getInfo()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    x = np.array(solver.getSolution().col_value) if found else None
+    has_point = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    x = np.array(solver.getSolution().col_value) if has_point else None
     if status == highspy.HighsModelStatus.kOptimal:
         bound = info.mip_dual_bound if arrays.integer.any() else info.objective_function_value
         return SolverResult(Status.OPTIMAL, bound=bound, x=x, message=message)
@@ -164,7 +161,9 @@ def _result(solver: highspy.Highs, arrays: LinearArrays) -> SolverResult:
 
 
 def _without_variables(arrays: LinearArrays) -> SolverResult:
-    """The result for a model without variables, of which HiGHS does not look at the rows."""
+    """The result for a model without variables, whose rows HiGHS would not look at: infeasible if a
+    row does not admit 0, else optimal.
+    """
     if ((arrays.row_lower > 0) | (arrays.row_upper < 0)).any():
         return SolverResult(Status.INFEASIBLE, message="a constraint without variables cannot hold")
     return SolverResult(Status.OPTIMAL, bound=arrays.offset, x=np.zeros(0), message="no variables")

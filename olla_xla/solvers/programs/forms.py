@@ -1,4 +1,4 @@
-"""Orders of least peak by a solver: any form of the problem; a verifier checks its answer."""
+"""Orders of least peak by a solver: any form of the problem, whose answer is checked."""
 
 import dataclasses
 import logging
@@ -35,7 +35,7 @@ class Task(Protocol):
     size: dict[str, int]
 
     def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
-        """Runs a backend, given by name, on the problem. SolverError if it fails."""
+        """Runs a solver, given by name, on the problem. SolverError if it fails."""
         ...
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -44,7 +44,7 @@ class Task(Protocol):
 
 
 class Linear:
-    """A least-peak problem stated as a linear model, which backends solve.
+    """A least-peak problem stated as a linear model, which solvers (backends) solve.
 
     Args:
       built: the model, which maps orders to points and back, as RunningIlp does.
@@ -72,7 +72,9 @@ class Linear:
 
 
 def running(prepared: Prepared, bound_bytes: int) -> Linear:
-    """The least-peak problem of a prepared graph, as the integer program `RunningIlp`."""
+    """States the problem of the least lifetime peak of a graph as the integer program `RunningIlp`,
+    which begins with the graph's start. `bound_bytes`: a known lower bound on the peak.
+    """
     return Linear(RunningIlp(prepared.arrays, bound_bytes=bound_bytes), prepared.start)
 
 
@@ -81,8 +83,8 @@ class ExactOrder:
     """An order that a solver found, and what it proved about the least peak.
 
     Attributes:
-      order: int64 [n], operators in execution order; accepted by the verifier.
-      peak_bytes: its lifetime peak, as the form counts it.
+      order: int64 [n], operators in execution order; accepted by the independent check.
+      peak_bytes: its lifetime peak, as the statement of the problem (`form`) counts it.
       bound_bytes: no order has a smaller one.
       status: OPTIMAL (`peak_bytes` is the least of all), FEASIBLE at a limit, or ERROR: every
         backend failed, and the order is the start.
@@ -116,20 +118,19 @@ def least_peak(
     counted: Callable[[TensorGraph], TensorGraph] | None = None,
     reduce: bool = True,
 ) -> ExactOrder:
-    """Finds an order of least lifetime peak, or the best within limits.
-
-    If a backend fails, is not licensed, or returns a point that is no order or has another peak
-    than it claims, that is logged and reported in `failures`, and the next backend is used.
+    """Finds an order of least lifetime peak, or the best within limits. If a solver (backend)
+    fails, is not licensed, or returns a point that is no order or has another peak than it claims,
+    that is logged and reported in `failures`, and the next one is used.
 
     Args:
       graph: the graph. form: states the problem: (prepared graph, known lower bound) -> the task.
       limits: of each solver, less the seconds that building takes; `watch` is called with bytes.
       backends: names, in the order to try them.
       start: int64 [n], an order to begin with; by default some legal one.
-      bound_bytes: a known lower bound on the peak, as the form counts it.
+      bound_bytes: a known lower bound on the peak, as `form` counts it.
       edges: additional control edges, (before, after). They exclude orders, so that only
         `bound_bytes` then bounds the peak.
-      counted: leaves in the graph what the form counts (`prepare`).
+      counted: maps the graph to one with only the bytes that `form` counts (`prepare`).
       reduce: condense the graph first; the optimum stays the same.
 
     Raises:
@@ -169,7 +170,7 @@ def least_peak(
 
 
 def _watched_in_bytes(limits: SolverLimits, scale: Scale) -> SolverLimits:
-    """The limits for a solver that reports in units; the caller's watch still gets bytes."""
+    """The limits for a solver that reports peaks in `scale`'s units; its watch still gets bytes."""
     watch = limits.watch
     if watch is None:
         return limits
@@ -184,9 +185,9 @@ def _watched_in_bytes(limits: SolverLimits, scale: Scale) -> SolverLimits:
 def _first_sound(
     task: Task, prepared: Prepared, limits: SolverLimits, backends: Sequence[str]
 ) -> tuple[SolverResult, NDArray[np.int64], int]:
-    """(result, order, peak in bytes) of the first backend whose order passes verification.
-
-    If all fail: a result with status ERROR, and the start with its peak.
+    """Runs one solver after the other until an order passes the independent check: returns (result,
+    order of the original graph, peak in bytes). If all fail: (a result with status ERROR, the
+    start, its peak).
     """
     failures: list[str] = []
     for name in backends:
@@ -214,7 +215,9 @@ def _first_sound(
 def _verified_peak(
     graph: TensorGraph, order: NDArray[np.int64], result: SolverResult, scale: Scale
 ) -> int:
-    """The verifier's peak of an order, bytes; SolverError if the solver's claims contradict it."""
+    """Checks an order independently; returns its lifetime peak in bytes. Raises SolverError if that
+    contradicts the solver's `result`: its value, that it is optimal, or its bound.
+    """
     peak = check_schedule(graph, order.tolist())
     value = math.inf if result.value is None else scale.to_bytes(result.value)
     proven = result.status is Status.OPTIMAL and peak != value

@@ -47,7 +47,7 @@ def order_by_ilp(
       start: int64 [n], the search's order. start_bytes: its lifetime peak.
       bound_bytes: the search's lower bound on the lifetime peak of every order.
       options: with the backend. seconds: for the solver, at most.
-      progress: called with the incumbent and the bound, in one line.
+      progress: called with the best peak so far and the bound, in one line.
 
     Returns:
       The solver's order, int64 [n], and what was proved. The order is the search's where that meets
@@ -55,7 +55,7 @@ def order_by_ilp(
       too large; the proof says so.
 
     Raises:
-      CheckError: the verifier rejected an order (a bug).
+      CheckError: the independent check rejected the search's order (a bug).
     """
     began, seconds = time.monotonic(), max(seconds, 0.0)
     proof = _of_search(graph.name, options.backend, start_bytes, bound_bytes)
@@ -69,7 +69,7 @@ def order_by_ilp(
         return start, dataclasses.replace(
             proof, status=Status.UNKNOWN, seconds=taken, message=message
         )
-    found = least_peak(
+    solved = least_peak(
         graph,
         backends=[options.backend],
         limits=SolverLimits(
@@ -85,15 +85,15 @@ def order_by_ilp(
     )
     proof = dataclasses.replace(
         proof,
-        status=found.status,
-        peak_bytes=found.peak_bytes,
-        bound_bytes=min(found.bound_bytes, found.peak_bytes),
-        variables=found.variables,
-        rows=found.rows,
+        status=solved.status,
+        peak_bytes=solved.peak_bytes,
+        bound_bytes=min(solved.bound_bytes, solved.peak_bytes),
+        variables=solved.variables,
+        rows=solved.rows,
         seconds=time.monotonic() - began,
-        message=found.failures[0] if found.failures else found.message,
+        message=solved.failures[0] if solved.failures else solved.message,
     )
-    return np.asarray(found.order), proof
+    return np.asarray(solved.order), proof
 
 
 def _of_search(computation: str, backend: str, start_bytes: int, bound_bytes: int) -> Proof:
@@ -115,7 +115,7 @@ def _of_search(computation: str, backend: str, start_bytes: int, bound_bytes: in
 
 
 def _watch(name: str, backend: str, progress: Progress) -> Callable[[float | None, float], None]:
-    """A solver's watch that reports value and bound to `progress` as text, in MB of 2^20 bytes."""
+    """Makes a callback for solvers that passes value and bound on to `progress`, as text in MB."""
 
     def on_progress(value: float | None, bound: float) -> None:
         best = "none yet" if value is None else f"{value / _MIB:.2f} MB"
@@ -141,15 +141,12 @@ def weight_updates(graph: TensorGraph) -> list[int]:
 
 
 def control_edges(graph: TensorGraph) -> list[tuple[int, int]]:
-    """Edges (update, anchor) that make weight updates run early; none for one without an anchor.
-
-    The search goes from the update's predecessors to theirs, and stops where one has a successor on
-    a higher level than the update that is no update itself. Of these the anchor is the one farthest
-    from the end (earliest in the reversed levelization); ties by level and number. Levels rise
-    along every edge, old and new, so that no cycle closes.
-
-    Raises:
-      GraphError: a cycle.
+    """Edges (update, anchor) that make weight updates run early; none for one without an anchor, an
+    operator that the update must come before. The search goes from the update's predecessors to
+    theirs, and stops where one has a successor on a higher level than the update that is no update
+    itself. Of these the anchor is the one farthest from the end (earliest in the reversed
+    levelization); ties by level and number. Levels (longest paths to an operator) rise along every
+    edge, old and new, so that no cycle closes. Raises GraphError if there is a cycle already.
     """
     g = GraphArrays.of(graph)
     level, to_end = _levels(g)
@@ -164,7 +161,7 @@ def control_edges(graph: TensorGraph) -> list[tuple[int, int]]:
 
 
 def _levels(g: GraphArrays) -> tuple[list[int], list[int]]:
-    """(longest path to each operator, longest path from it to the end), in numbers of edges."""
+    """The longest path to each operator, and the longest from it to the end, both in edges."""
     order = topological_order(g).tolist()
     level, to_end = [0] * g.n, [0] * g.n
     for v in order:
@@ -180,14 +177,14 @@ def _anchor(
     met: set[int] = set()
     wave = set(_near(g.pred_ptr, g.pred_idx, update))
     while wave:
-        found = {
+        anchors = {
             a
             for u in wave
             for a in _near(g.succ_ptr, g.succ_idx, u)
             if level[a] > level[update] and a not in updates
         }
-        if found:
-            return min(found, key=lambda a: (-to_end[a], level[a], a))
+        if anchors:
+            return min(anchors, key=lambda a: (-to_end[a], level[a], a))
         met |= wave
         wave = {u for v in wave for u in _near(g.pred_ptr, g.pred_idx, v)} - met
     return None

@@ -26,10 +26,10 @@ class Prepared:
     """A graph made ready for a formulation: checked, in topological order, perhaps condensed.
 
     Attributes:
-      graph: the graph by which orders are verified, as `counted` makes it.
+      graph: the graph by which orders are verified, as `counted` makes it (see `prepare`).
       arrays: what is ordered: the graph's operators or groups of them.
       start: int64 [arrays.n], a legal order of them.
-      back: from an order of them to one of the graph's operators.
+      back: turns an order of them into one of the graph's operators.
     """
 
     graph: TensorGraph
@@ -49,7 +49,8 @@ def prepare(
     """Checks a graph, numbers it topologically, and joins operators without tensors to neighbours.
 
     Args:
-      graph: the graph. counted: maps it to one with only the bytes that count, not joined then.
+      graph: the graph. counted: maps it to one with only the bytes that count; then no operators
+        are joined.
       edges: control edges to be added, (before, after). reduce: whether to join operators.
       start: int64 [n], a legal order; by default some such order. Control edges may change it.
 
@@ -127,17 +128,19 @@ class Scale:
         return cls(unit, base, sizes, extra, int(sizes.sum() + extra.max(initial=0)))
 
     def add_peak(self, model: LinearModel, bound_bytes: int) -> int:
-        """Adds the variable to minimise, the peak in units (bounded below); its column."""
+        """Adds to `model` the variable to minimise, the peak in this scale's units, which is at
+        least `bound_bytes`; returns its column.
+        """
         return model.add_variable(self.to_units(bound_bytes), self.most, cost=1, name="peak")
 
     def to_bytes(self, units: float) -> int:
-        """A peak in bytes, from units rounded to the nearest whole number; never below 0."""
+        """Converts a peak in this scale's units, rounded to an integer, to bytes; at least 0."""
         return max(self.base + self.unit * round(units), 0)
 
     def to_bytes_up(self, units: float) -> int:
-        """A solver's lower bound in bytes, from units, which are rounded up to a whole number."""
+        """Converts a solver's lower bound in this scale's units, rounded up, to bytes."""
         return self.to_bytes(whole_units(units))
 
     def to_units(self, peak_bytes: int) -> int:
-        """The least number of units that is no less than a peak in bytes, and not below 0."""
+        """The least number of units, at least 0, that stands for no less than a peak in bytes."""
         return max(-((self.base - peak_bytes) // self.unit), 0)

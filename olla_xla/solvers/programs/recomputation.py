@@ -31,12 +31,13 @@ _SMALL = 2e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExactChoice:
-    """What the integer program found: the evictions that add the least time.
+    """What the integer program found: the evictions (tensors dropped and computed again for their
+    next readers) that add the least time.
 
     Attributes:
       result: of the solver; values and bound are predicted seconds added.
-      evictions: int64 [k, 2] of (tensor, key: a moment over which it is dropped); None if no
-        feasible point was found.
+      evictions: int64 [k, 2] of (tensor, key: a moment in the order at which it is dropped); None
+        if no feasible point was found.
       variables, rows: of the program.
     """
 
@@ -49,9 +50,8 @@ class ExactChoice:
 def choose_exactly(
     g: RematGraph, budget: int, limits: SolverLimits, small: float = _SMALL
 ) -> ExactChoice:
-    """Solves for evictions that keep the lifetime peak within a budget at the least added time.
-
-    An evicted tensor is dropped over a moment and recomputed for its next reader.
+    """Solves for evictions that keep the lifetime peak within a budget at the least added time. An
+    evicted tensor is dropped over a moment of the order and computed again for its next reader.
 
     Args:
       g: the problem, in its order. budget: bytes. limits: of the solver.
@@ -64,9 +64,11 @@ def choose_exactly(
 
 
 def evictions(g: RematGraph, budget: int, seconds: float) -> tuple[NDArray[np.int64] | None, float]:
-    """(evictions of `choose_exactly` in `seconds`, or None; lower bound on the added seconds)."""
-    found = choose_exactly(g, budget, SolverLimits(time_limit=seconds))
-    return found.evictions, found.result.bound
+    """Runs `choose_exactly` for at most `seconds`. Returns (int64 [k, 2] of (tensor, moment at
+    which it is dropped), or None; lower bound on the added seconds).
+    """
+    choice = choose_exactly(g, budget, SolverLimits(time_limit=seconds))
+    return choice.evictions, choice.result.bound
 
 
 class _Formulation:
@@ -101,9 +103,8 @@ class _Formulation:
         return not self.candidate[t] and start <= step <= self.last[t]
 
     def _collect(self) -> None:
-        """Fills `levels`: for each tensor, the steps at which it is made or read (events).
-
-        Each has the length of the chain of clones that reads it; 0: an operator of the module does.
+        """Fills `levels`: for each tensor, the steps at which it may be made or read (events), each
+        with the length of the chain of clones that reads it, 0 if the module's own operators do.
         """
         g = self.g
         for v in range(self.arrays.n - 1, -1, -1):
@@ -151,7 +152,9 @@ class _Formulation:
         return columns + ([made] if made is not None else [])
 
     def _presence(self) -> None:
-        """Adds rows on what must be in memory: (1b) and (wanted) if read, (1c) if kept."""
+        """Adds rows: a tensor that is read was kept until then, or is made there (1b); what is kept
+        on was in memory before (1c); and those of `_wanted`.
+        """
         for t in np.flatnonzero(self.candidate).tolist():
             for step, level in self.levels[t].items():
                 if level == 0 and step > self.arrays.source[t]:
@@ -210,9 +213,9 @@ class _Formulation:
                     )
 
     def _tensor_bytes(self, t: int, run: list, before: list) -> None:
-        """Adds what tensor t's columns change of the live bytes to `run` and `before`, in place.
-
-        Both have (constant, columns, coefficients) for each step: while it runs, and as it begins.
+        """Adds to `run` and `before`, in place, how tensor t's columns (variables) change the live
+        bytes: `run` has (constant, columns, coefficients) for each step while it runs, `before` as
+        it begins.
         """
         size, last = float(self.arrays.bytes[t]), int(self.last[t])
         for k, first in enumerate(self.events[t][:-1]):
@@ -246,10 +249,12 @@ class _Formulation:
         before[step][2].append(size)
 
     def evictions(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The evictions, int64 [k, 2], of a point: one a gap in which a tensor is not kept."""
-        found = [
+        """The evictions, int64 [k, 2] of (tensor, moment at which it is dropped), of a point `x`:
+        one for each two events (steps that read the tensor) between which it is not kept.
+        """
+        dropped = [
             (t, (2 * self.events[t][k] + 1) * self.arrays.n + 1)
             for (t, k), column in self.keep.items()
             if self.candidate[t] and x[column] < 0.5
         ]
-        return np.array(found, np.int64).reshape(-1, 2)
+        return np.array(dropped, np.int64).reshape(-1, 2)

@@ -15,21 +15,19 @@ from olla_xla.solvers.solve import solve, whole_units
 LIMITS = SolverLimits(time_limit=20.0, node_limit=5000)
 """Of a solver, unless others are given."""
 
-_UNIT = 1e-12
-"""Seconds; times are whole numbers of it, so that rows are checked without rounding."""
+_UNIT = 1e-12  # seconds; times are whole numbers of it, so that rows are checked without rounding
 
 
 def least(
     choices: Sequence[Choice], allowance: float, limits: SolverLimits | None = None
 ) -> SolvedChoices | None:
-    """Solves for the fewest bytes of scan residuals kept, within an allowance of added time.
+    """Solves for the fewest bytes of scan residuals (arrays that a forward loop stores for a
+    backward loop) within an allowance of added time. None where no choice is within it, or none is
+    found.
 
     Args:
       choices: one for each pair of loops. allowance: seconds that may be added to the step, as the
         cost model has them operator by operator. limits: of the solver; None: LIMITS.
-
-    Returns:
-      None where no choice is within the allowance, or none is found.
     """
     gained = sum(_ticks(choice.free_seconds) for choice in choices)
     return _solved(choices, _Columns(), _ticks(allowance) + gained, limits or LIMITS)
@@ -38,20 +36,21 @@ def least(
 def quickest(
     choices: Sequence[Choice], most: int, limits: SolverLimits | None = None
 ) -> SolvedChoices | None:
-    """Solves for the least added time that keeps at most `most` bytes of scan residuals.
+    """Solves for the least added time that keeps at most `most` bytes of scan residuals (arrays
+    that a forward loop stores for a backward loop). None where no choice keeps so few, or none is
+    found.
 
     Args:
       choices: one for each pair of a forward and a backward loop. most: bytes, new scan residuals
         too. limits: of the solver; None: LIMITS.
-
-    Returns:
-      None where no choice keeps so few, or none is found.
     """
     return _solved(choices, _Columns(is_quick=True), most, limits or LIMITS)
 
 
 class _Columns:
-    """A model whose columns have bytes and seconds: one is the objective, the other a limit."""
+    """A model whose columns (variables) have bytes and seconds: one is the objective, the other a
+    limit. Seconds are minimised if `is_quick`, else bytes.
+    """
 
     def __init__(self, *, is_quick: bool = False) -> None:
         self.model = LinearModel("scan residuals")
@@ -67,7 +66,7 @@ class _Columns:
         return column
 
     def limit(self, most: int) -> None:
-        """Adds the row that the bytes (or ticks of time) not minimised are at most `most`."""
+        """Adds the row that the bytes (or ticks of 1e-12 s) not minimised are at most `most`."""
         row, tag = (self.bytes, "bytes") if self.is_quick else (self.ticks, "time")
         self.model.add_row(list(row), list(row.values()), upper=most, tag=tag)
 
@@ -75,7 +74,9 @@ class _Columns:
 def _solved(
     choices: Sequence[Choice], columns: _Columns, most: int, limits: SolverLimits
 ) -> SolvedChoices | None:
-    """The best choice with at most `most` bytes, or ticks of time; None if no point is found."""
+    """Solves for the best choice of scan residuals for all pairs of loops with at most `most` bytes
+    or ticks of time (1e-12 s), whichever is not minimised; None if no point is found.
+    """
     added = [_add(columns, choice) for choice in choices]
     columns.limit(most)
     result = solve(columns.model, limits)

@@ -59,9 +59,8 @@ class RunningIlp:
             self._add_load(t)
 
     def step_spans(self, graph: GraphArrays, reach: Reach) -> StepSpans:
-        """The first and last steps at which operators can run and tensors live, for fewer columns.
-
-        Wider spans have the same optimum.
+        """The first and last steps at which operators can run and tensors live, so that there are
+        columns for these only. Wider spans have the same optimum.
         """
         return spans(graph, reach)
 
@@ -96,18 +95,16 @@ class RunningIlp:
         return terms
 
     def _running_columns(self, v: int) -> dict[int, int]:
-        """Adds variables R[v, t], "v has run by the end of step t"; returns step -> column.
-
-        v's last step has none, as it is always 1 there.
+        """Adds variables R[v, t], "operator v has run by the end of step t"; returns step ->
+        column. The last step at which v can run has none, as it is always 1 there.
         """
         steps = range(int(self._spans.first[v]), int(self._spans.last[v]))
         block = self.model.add_variables(len(steps), name=lambda i: f"R[{v},{steps[i]}]")
         return dict(zip(steps, block, strict=True))
 
     def _live_columns(self, e: int) -> dict[int, int]:
-        """Adds variables L[e, t], "tensor e is live at step t"; returns step -> column.
-
-        Steps at which that is certain, or known from the columns R, have none.
+        """Adds variables L[e, t], "tensor e is live at step t"; returns step -> column. Steps at
+        which that is certain, or known from when operators run, have none.
         """
         g, s = self._g, self._spans
         if g.live_out[e] or not self._users[e]:
@@ -183,14 +180,12 @@ class RunningIlp:
 
 def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
     """The execution order of operators, int64 [n], by an ILP's solution (the paper's Function 1).
+    Raises SolverError if an operator runs twice or not at all.
 
     Args:
       running: by step, the operators that create a tensor there. Those of one step do not depend on
         each other, by equation (4); they are taken by number.
       n: how many operators there are.
-
-    Raises:
-      SolverError: an operator runs twice or not at all.
     """
     order = [v for step in running for v in sorted(step)]
     if sorted(order) != list(range(n)):

@@ -45,10 +45,10 @@ class Sharing:
 
     Attributes:
       must: (input, operator): the input's memory passes on if it dies there.
-      pairs: optional pairs, by operator, in the graph's order.
-      of_input: (input, operator) -> its optional pairs.
-      forced: (output, operator) -> inputs that pass on to it first.
-      strict: operators at which the greedy rule itself needs rows.
+      pairs: operator -> pairs of which one or the other may share, in the graph's order.
+      of_input: (input, operator) -> its pairs among these.
+      forced: (output, operator) -> inputs of the same buffer, which pass on to it first.
+      strict: operators at which the rule (pairs share in order, if both are unmatched) needs rows.
       others: (input, operator) -> the other operators that need the input, the latest only.
     """
 
@@ -103,7 +103,7 @@ def _may_die(reach: Reach, others: dict[tuple[int, int], list[int]], a: int, v: 
 
 
 def _parts(pairs: Sequence[InPlacePair]) -> list[list[InPlacePair]]:
-    """Splits pairs of one operator into groups, such that no two groups have a tensor in common."""
+    """Splits pairs (output, input) of one operator into groups that have no tensor in common."""
     parts: list[list[InPlacePair]] = []
     for p in pairs:
         joined = [q for q in parts if any(p.output == r.output or p.input == r.input for r in q)]
@@ -119,7 +119,9 @@ def _worth(g: GraphArrays, part: Sequence[InPlacePair]) -> bool:
 def _is_strict(
     g: GraphArrays, pairs: Sequence[InPlacePair], forced: dict[tuple[int, int], list[int]]
 ) -> bool:
-    """Whether in some order other pairs could share more bytes than the evaluator's greedy rule."""
+    """Whether in some order pairs (output, input) could share more bytes than by the rule that
+    counts peaks: one after the other, if neither is taken, those of one buffer (`forced`) first.
+    """
     for part in _parts(pairs):
         outputs, inputs = {p.output for p in part}, {p.input for p in part}
         if len(part) < len(outputs) * len(inputs):
@@ -136,7 +138,7 @@ class SharingRows:
 
     Args:
       model: where they are added. sharing: of the graph.
-      spans: of the operators.
+      spans: the first and last step at which each operator can run.
       runs: `runs(terms, v, t, c)` adds c times "v runs at step t" to an expression.
       has_run: `has_run(terms, v, t, c)` adds c times "v has run by the end of step t".
     """
@@ -167,7 +169,9 @@ class SharingRows:
                     self._add_strict(v, pairs, t)
 
     def relax(self, terms: LinearTerms, a: int, v: int, t: int, coefficient: int) -> LinearTerms:
-        """Adds `coefficient` times "v runs at t, and tensor a passes its memory on" to `terms`."""
+        """Adds `coefficient` times "v runs at step t, and its input a passes its memory on";
+        returns `terms`.
+        """
         for p in self.sharing.of_input.get((a, v), ()):
             if (p.number, t) in self.columns:
                 terms.plus(self.columns[p.number, t], coefficient)
@@ -176,11 +180,10 @@ class SharingRows:
     def fill(
         self, x: NDArray[np.float64], g: GraphArrays, position: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Sets the sharing variables of point `x`, in place, as the evaluator shares in an order.
-
-        `position`: int64 [n], step of each operator. Returns int64 [m], one past the last step at
-        which each tensor occupies memory in the model: as the evaluator has it, but for pairs
-        without bytes, which have no column.
+        """Sets the sharing variables of point `x`, in place, to what shares memory in an order
+        (`memory.lifetimes`). `position`: int64 [n], step of each operator. Returns int64 [m], one
+        past the last step at which each tensor occupies memory in the model: as in that order, but
+        for pairs without bytes, which have no column.
         """
         spans, passes = spans_and_passes(g, position)
         stop = spans[:, 1]
@@ -214,7 +217,7 @@ class SharingRows:
                 self.deaths.update({(a, v, t): c for t, c in zip(steps, block, strict=True)})
 
     def _add_outputs(self, v: int, pairs: Sequence[InPlacePair], t: int) -> None:
-        """Adds rows: each output of v takes over one input at most, and only if v runs at t."""
+        """Adds rows: each output of v takes over one input's memory at most, and if v runs at t."""
         by_output: dict[int, LinearTerms] = defaultdict(LinearTerms)
         for p in pairs:
             by_output[p.output].plus(self.columns[p.number, t])
@@ -222,7 +225,9 @@ class SharingRows:
             self._runs(terms, v, t, -1).into(self._model, upper=0, tag="share output")
 
     def _add_strict(self, v: int, pairs: Sequence[InPlacePair], t: int) -> None:
-        """Adds rows: if v runs at t, its pairs share memory greedily, in order, as evaluated."""
+        """Adds rows: if v runs at t, its pairs (output, input) share memory one after the other in
+        the graph's order, each if its input dies there and neither is matched yet.
+        """
         for a in self._inputs[v]:
             self._add_death(a, v, t)
         by_input: dict[int, LinearTerms] = defaultdict(LinearTerms)
@@ -245,7 +250,7 @@ class SharingRows:
             terms.into(self._model, lower=0, tag="share greedy")
 
     def _add_death(self, a: int, v: int, t: int) -> None:
-        """Adds rows: D[a, v, t] = 1 exactly if v runs at t after all others that need a."""
+        """Adds rows: D[a, v, t] = 1 exactly if v runs at t after all others that need tensor a."""
         death = self.deaths[a, v, t]
         self._runs(LinearTerms().plus(death), v, t, -1).into(self._model, upper=0, tag="dies")
         least = self._runs(LinearTerms().plus(death), v, t, -1)

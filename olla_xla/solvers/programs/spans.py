@@ -42,7 +42,7 @@ class Reach:
         return bool(self.before[v] >> u & 1)
 
     def latest(self, users: list[int]) -> list[int]:
-        """Those of `users` that no other of `users` must follow: one of these runs last."""
+        """Those of `users` (operators) that no other of them must follow: one of these is last."""
         return [u for u in users if not any(self.before[w] >> u & 1 for w in users)]
 
     def direct(self, g: GraphArrays) -> list[tuple[int, int]]:
@@ -57,13 +57,13 @@ class Reach:
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepSpans:
     """The first and last step at which each operator can run and each tensor can be in memory.
-
     Numbers such as (10) are equations of the OLLA paper.
 
     Attributes:
       first, last: [n] the earliest and the latest step of each operator, (10).
       useful_first, useful_last: [m] the maximum useful lifetime of each tensor, (11): it can be
-        preserved at these steps only. Empty (first > last) if it is never preserved.
+        preserved (in memory after it was made) at these steps only. Empty (first > last) if it is
+        never preserved.
       held_first, held_last: [m] the steps at which it is preserved whatever the order, (12).
     """
 
@@ -95,10 +95,9 @@ def spans(g: GraphArrays, reach: Reach) -> StepSpans:
 
 
 def coefficients(g: GraphArrays) -> int:
-    """An estimate of the number of coefficients in the rows of RunningIlp: up to twice too many.
-
-    An operator has one for each step of its span in the row of that step, and two for each pair
-    with a direct predecessor; a tensor one in each row of (14) and three for each user.
+    """An estimate of the number of coefficients in the rows of RunningIlp: up to twice too many. An
+    operator has one for each step of its span in the row of that step, and two for each pair with a
+    direct predecessor; a tensor one in each row of (14) and three for each user.
     """
     span = spans(g, Reach.of(g))
     wide = np.maximum(span.last - span.first, 0)
@@ -108,7 +107,9 @@ def coefficients(g: GraphArrays) -> int:
 
 
 def users_of(g: GraphArrays, e: int) -> list[int]:
-    """The operators that need tensor `e` in memory after its source has run."""
+    """The operators that need tensor `e` in memory after its source has run; of an argument, which
+    is live from the start, the source too.
+    """
     users = set(g.sink_idx[g.sink_ptr[e] : g.sink_ptr[e + 1]].tolist()) - {int(g.source[e])}
     if g.live_in[e]:
         users.add(int(g.source[e]))
@@ -116,7 +117,9 @@ def users_of(g: GraphArrays, e: int) -> list[int]:
 
 
 def _soonest_last_use(users: list[int], first: NDArray[np.int64], reach: Reach) -> int:
-    """The earliest step at which the last of the users can run; -1 without any."""
+    """The earliest step at which the last of the operators `users` can run; -1 without any.
+    `first`: the earliest step of each operator.
+    """
     if not users:
         return -1
     needed = 0
