@@ -16,14 +16,13 @@ _HALF = 16
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """Adds up the parts of a sum in a type that may be wider than the sum's.
-
-    A float32 accumulator of a bfloat16 sum can be held as two arrays, its upper and lower 16 bits:
-    no bit is lost, and in the end the result can take the memory of one of them. A whole float32
-    array would be live together with the result while it is cast.
+    """Adds up partial sums, one of each piece of an array, in a type that may be wider than the
+    sum's. A float32 accumulator of a bfloat16 sum can be held as two arrays, its upper and lower 16
+    bits: no bit is lost, and in the end the result can take the memory of one of them. A whole
+    float32 array would be live together with the result while it is cast.
 
     Attributes:
-      shape, dtype: of the sum. wide: the type in which its parts are added.
+      shape, dtype: of the sum. wide: the type in which its partial sums are added.
       in_halves: whether it is held as two arrays; these are integers, which JAX does not
         differentiate.
     """
@@ -35,19 +34,24 @@ class Accumulator:
 
     @classmethod
     def of(cls, aval: Any, accumulate_dtype: Any, *, in_halves: bool) -> Accumulator:
-        """The accumulator of a sum of shape and type `aval`; in halves if wanted and possible."""
+        """Makes the accumulator of a sum with the shape and dtype of `aval`, added in
+        `accumulate_dtype` if that is wider. With `in_halves`, a float32 one of a bfloat16 sum is
+        held as two arrays, its upper and lower 16 bits.
+        """
         wide = jnp.dtype(accumulator(aval.dtype, accumulate_dtype))
         split = wide == jnp.float32 and aval.dtype == jnp.bfloat16
         return cls(tuple(aval.shape), jnp.dtype(aval.dtype), wide, in_halves and split)
 
     def zeros(self, zero: Any = 0) -> tuple[Any, ...]:
-        """The initial arrays, all 0: filled with `zero` (a 0 computed late) unless in halves."""
+        """Returns the accumulator's first arrays: one filled with the scalar `zero`, or if
+        `in_halves` two of zeros, for the upper and lower 16 bits.
+        """
         if not self.in_halves:
             return (jnp.full(self.shape, jnp.asarray(zero).astype(self.wide)),)
         return jnp.zeros(self.shape, jnp.uint16), jnp.zeros(self.shape, jnp.uint16)
 
     def add(self, held: tuple[Any, ...], part: Any) -> tuple[Any, ...]:
-        """Returns the new accumulator arrays: `held` with `part`, of the sum's shape, added."""
+        """Returns the accumulator's new arrays: those in `held` with a partial sum `part` added."""
         total = self.total(held) + part.astype(self.wide)
         if not self.in_halves:
             return (total,)
@@ -55,7 +59,7 @@ class Accumulator:
         return (bits >> _HALF).astype(jnp.uint16), bits.astype(jnp.uint16)
 
     def total(self, held: tuple[Any, ...]) -> Any:
-        """The sum that the accumulator arrays `held` stand for, as one array of type `wide`."""
+        """Returns as one array of type `wide` the sum that the accumulator's arrays `held` hold."""
         if not self.in_halves:
             return held[0]
         upper, lower = (half.astype(jnp.uint32) for half in held)
@@ -63,10 +67,9 @@ class Accumulator:
 
 
 def zero_after(arrays: Sequence[Any]) -> Any:
-    """An integer 0 that depends on `arrays`, so that XLA computes it after them.
-
-    On a CPU XLA runs what depends on nothing first: accumulators of plain zeros would be in memory
-    during the loops before their own.
+    """Returns an integer 0 that depends on all of `arrays`, so that XLA computes it after them. On
+    a CPU XLA runs what depends on nothing first: accumulators filled with a constant 0 would be in
+    memory during all loops before the one that adds to them.
     """
     firsts = [x[(0,) * x.ndim] for x in arrays if x.size and not _is_key(x)]
     known = sum((first != jnp.zeros_like(first)).astype(jnp.int32) for first in firsts)
@@ -78,18 +81,18 @@ def _is_key(x: Any) -> bool:
 
 
 def promoted(one: Any, other: Any) -> Any:
-    """The type that two types promote to by NumPy's rules, whatever promotion the user allows."""
+    """Returns what two dtypes promote to by JAX's standard rules, whatever rules the user set."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.promote_types(one, other)
 
 
 def accumulator(dtype: Any, accumulate_dtype: Any) -> Any:
-    """The dtype in which parts of a sum of type `dtype` are added; for floats it may be wider."""
+    """Returns the dtype in which `dtype` is summed: floats are promoted with `accumulate_dtype`."""
     return promoted(dtype, accumulate_dtype) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
 def is_narrow(dtype: Any, accumulate_dtype: Any) -> bool:
-    """Whether a sum of type `dtype` is accumulated in a wider type."""
+    """Whether sums of type `dtype` are added up in a wider type, given `accumulate_dtype`."""
     return accumulator(dtype, accumulate_dtype) != dtype
 
 
@@ -98,29 +101,29 @@ _PLACE = {"argmax": jnp.argmax, "argmin": jnp.argmin}
 
 
 def parts_of(e: Any, operand: Any, made: Any, first: Any) -> list[Any]:
-    """Arrays that one piece contributes to a reduction (sum, max, argmax, ...) over the cut axis.
-
-    Each has a new dimension 0. Of an extreme, one counts the elements equal to it, which share its
-    gradient. `e`: the reduction. `operand`, `made`: its operand and result in the piece. `first`:
-    index of the piece's first element in the axis.
+    """Returns what one piece of an array contributes to a reduction over the axis cut into pieces,
+    as arrays with a new dimension 0, in which pieces are joined: the piece's result; of argmax or
+    argmin the extreme value and its index in the whole axis; of a maximum or minimum of floats the
+    result and how many elements equal it, which share its gradient. `e`: the reduction. `operand`,
+    `made`: its operand and result in the piece. `first`: the piece's first index in the axis.
     """
-    name, axes, found = e.primitive.name, e.params["axes"], [made]
+    name, axes, parts = e.primitive.name, e.params["axes"], [made]
     if name in _PLACE:
-        found = [_BEST[name](operand, axes), made + jnp.asarray(first).astype(made.dtype)]
+        parts = [_BEST[name](operand, axes), made + jnp.asarray(first).astype(made.dtype)]
     elif name in _BEST and jnp.issubdtype(made.dtype, jnp.floating):
         ties = operand == jnp.expand_dims(made, axes)
-        found.append(ties.sum(axes, dtype=jnp.int32))
-    return [x[None] for x in found]
+        parts.append(ties.sum(axes, dtype=jnp.int32))
+    return [x[None] for x in parts]
 
 
 def part_types(e: Any) -> list[Any]:
-    """Shapes and dtypes of the arrays that `parts_of` returns for a reduction equation."""
+    """Returns shapes and dtypes of what one piece contributes to reduction `e` (`parts_of`)."""
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*e.invars, *e.outvars)]
     return jax.eval_shape(functools.partial(parts_of, e, first=0), *shapes)
 
 
 def reduced(e: Any, parts: Sequence[Any]) -> Any:
-    """The result of reduction `e`; `parts`: arrays of `parts_of`, pieces along dimension 0."""
+    """Makes the result of reduction `e` of what its pieces contribute, joined in dimension 0."""
     name = e.primitive.name
     if name in _PLACE:
         best = _PLACE[name](parts[0], 0, keepdims=True)
@@ -139,7 +142,9 @@ def _extreme(name: str, values: Any, ties: Any) -> Any:
 
 @_extreme.defjvp
 def _extreme_jvp(name: str, given: Any, moved: Any) -> Any:
-    """The JVP of `_extreme`: all elements equal to the extreme share its tangent, as in JAX."""
+    """Returns the maximum or minimum over all pieces (dimension 0) and its tangent, which all equal
+    elements share. `given`: (each piece's extreme, how many elements equal it); `moved`: tangents.
+    """
     values, ties = given
     best = _extreme(name, values, ties)
     share = jnp.where(values == best, ties, 0)

@@ -3,9 +3,8 @@
 A piece of an array is transposed faster than the whole: fewer pages of memory are touched before
 one of them is touched again, so their addresses stay known to the processor, and their lines in its
 caches. `CostModel` prices plans at one rate, measured on activations of images. Here the rate
-depends on the number of those pages, of all arrays that an operator reads so.
-
-Matrix products take what they were timed at on this machine.
+depends on the number of those pages, of all arrays that an operator reads so. Matrix products take
+what they were timed at on this machine.
 """
 
 import dataclasses
@@ -40,13 +39,10 @@ _KEPT_BYTES = 32 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Across:
-    """Measured bytes a second at which this CPU reads arrays transposed, across their layout.
-
-    Attributes:
-      held_bytes_per_second: with arithmetic, of cache lines that a first-level cache holds.
-      few_bytes_per_second: with arithmetic, of lines that evict each other, in few pages.
-      many_bytes_per_second: with arithmetic, of such lines in many pages.
-      moved_bytes_per_second: without arithmetic.
+    """Measured bytes a second at which this CPU reads arrays transposed: neighbours lie far apart.
+    With arithmetic: `held`, if a first-level cache holds each line until it is read on; `few`, if
+    lines evict each other, in few memory pages; `many`, likewise, in many pages. `moved`: without
+    arithmetic.
     """
 
     held_bytes_per_second: float
@@ -57,11 +53,9 @@ class Across:
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """Which cache lines and pages a transposed read touches before it reads on in the first line.
-
-    Attributes:
-      rows: number of rows touched before a cache line of one is read again. apart: bytes from one
-        row to the next. arrays: how many arrays are read so at once.
+    """How a transposed read steps through memory: it reads one element of each of `rows` rows,
+    which are `apart` bytes from one to the next, of `arrays` arrays at once, before the next of
+    each row.
     """
 
     rows: int
@@ -70,17 +64,17 @@ class Strides:
 
     @property
     def pages(self) -> float:
-        """Memory pages that a transposed read touches before it reads on in the first line."""
+        """Returns how many memory pages a transposed read touches for one element of each row."""
         if 2 * self.apart < _PAGE:
             return 0.0
         return self.arrays * self.rows * min(self.apart / _PAGE, 1.0)
 
     @property
     def crowding(self) -> float:
-        """Cache lines of all rows, as a multiple of those that their cache sets hold.
-
-        Rows a multiple of half a page apart have lines in one set or two of a first-level cache,
-        and evict each other. Lines in more sets were as fast as those that the cache holds.
+        """Returns how many cache lines one element of each row takes, in multiples of what their
+        sets hold. Rows a multiple of half a page apart have lines in one set or two of a
+        first-level cache, and evict each other. Others count as 1: they were as fast as lines that
+        the cache holds.
         """
         if self.apart % (_PAGE // 2):
             return 1.0
@@ -90,13 +84,13 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AcrossCost(CostModel):
-    """A cost model of a CPU that also prices transposed reads and matrix products as measured."""
+    """A CPU's cost model with measured rates of transposed reads and times of matrix products."""
 
     across: Across
     products: Mapping[Product, float] = dataclasses.field(default_factory=dict)
 
     def seconds(self, i: Instruction) -> float:
-        """Predicted seconds of an instruction by itself."""
+        """Returns the predicted seconds of one run of instruction `i` by itself."""
         work, priced = self._as_timed(i), self.device
         if work.transposed:
             moves = not work.operations and not work.transcendentals
@@ -105,11 +99,11 @@ class AcrossCost(CostModel):
         return priced.seconds(work)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
-        """Predicted seconds of one run; allocating few temporaries (up to 32 MB) takes no time."""
+        """Predicts the seconds of one run; allocating up to 32 MB of temporaries takes no time."""
         return super().run_seconds(module, temp_bytes if temp_bytes > _KEPT_BYTES else 0)
 
     def _rate(self, strides: Strides) -> float:
-        """Bytes a second of a transposed read with arithmetic that has these strides."""
+        """Returns bytes a second of a transposed read with arithmetic that has these strides."""
         measured = self.across
         many = measured.many_bytes_per_second
         few = max(measured.few_bytes_per_second, many)
@@ -118,7 +112,9 @@ class AcrossCost(CostModel):
         return rate * _between(held / few, 1.0, strides.crowding, _CROWDED)
 
     def _as_timed(self, i: Instruction) -> Work:
-        """An instruction's work; a timed product counts as operations that take its time."""
+        """Returns an instruction's work; a matrix product that was timed counts as many operations
+        as take the measured time.
+        """
         work = self.work(i)
         product = product_of(i) if work.matrix or work.narrow else None
         if product is None or product not in self.products:
@@ -128,21 +124,25 @@ class AcrossCost(CostModel):
 
 
 def _between(first: float, last: float, size: float, most: float) -> float:
-    """`first` for sizes up to 1, `last` from `most` on, interpolated by log(size) in between."""
+    """Interpolates geometrically by log(size): `first` for sizes up to 1, `last` from `most` on."""
     if size <= 1 or not math.isfinite(first):
         return first
     return first * (last / first) ** min(math.log(size) / math.log(most), 1.0)
 
 
 def strides_of(i: Instruction) -> Strides:
-    """The Strides of the most expensive transposed read in an instruction or its fusion."""
+    """Returns the Strides (steps through memory) of the transposed read in instruction `i` or its
+    fusion that touches most pages; those of a single row if there is none.
+    """
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
-    found = (_strides(k) for k in inside if transposes(k))
-    return max(found, key=lambda s: (s.pages, s.rows), default=Strides(1, 0, 1))
+    strides = (_strides(k) for k in inside if transposes(k))
+    return max(strides, key=lambda s: (s.pages, s.rows), default=Strides(1, 0, 1))
 
 
 def _strides(i: Instruction) -> Strides:
-    """The Strides of a transposing instruction, with all arrays as large as its operand."""
+    """Returns how transposition `i` steps through memory: `arrays` counts the parameters that it
+    depends on and that are as large as its operand.
+    """
     source, rows = i.operands[0].shape, _rows(i)
     arrays, seen = 0, list(i.operands)
     for k in seen:  # grows
@@ -152,7 +152,7 @@ def _strides(i: Instruction) -> Strides:
 
 
 def _rows(i: Instruction) -> int:
-    """The result's elements between two that are neighbours in the operand's memory."""
+    """Returns how far apart in the result, in elements, the operand's neighbours in memory are."""
     source = i.operands[0].shape
     within = next(d for d in source.minor_to_major if source.dimensions[d] > 1)
     rows = 1
@@ -165,17 +165,15 @@ def _rows(i: Instruction) -> int:
 
 
 def cost_in_pieces(target: str, kind: str, module: Module) -> CostModel:
-    """The cost model that compares a function cut into pieces with the whole function.
-
-    Args:
-      target: "cpu", "cuda" or "tpu". kind: JAX's name of the device. module: on a CPU, its heaviest
-        matrix products are timed, and transposed reads, unless times of both are on file.
+    """Returns the cost model by which a function that runs in pieces is compared with the whole
+    one. On a CPU the heaviest matrix products of `module` are timed, and transposed reads, unless
+    times of both are on file. `target`: "cpu", "cuda" or "tpu". `kind`: JAX's name of the device.
     """
-    found = device(target, kind)
+    rates = device(target, kind)
     if not platform(target).has_measured_rates:
-        return CostModel(found, target)
+        return CostModel(rates, target)
     with LOCK:
-        return AcrossCost(found, target, _measured(), timed(heaviest(module)))
+        return AcrossCost(rates, target, _measured(), timed(heaviest(module)))
 
 
 @functools.cache
@@ -184,7 +182,7 @@ def _measured() -> Across:
 
 
 def measure_across() -> Across:
-    """Measures the rates of transposed reads on this machine's CPU, in two or three seconds."""
+    """Measures at how many bytes a second this CPU reads transposed, in two or three seconds."""
     with jax.default_device(jax.devices("cpu")[0]):
         held, few, many = (
             jnp.full(shape, 0.5, jnp.float32) for shape in (_HELD, _READ_FEW, _READ_MANY)

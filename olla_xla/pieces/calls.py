@@ -19,12 +19,13 @@ class Called:
     """A jaxpr that an equation (scan, while, cond, ...) calls, and how their values correspond.
 
     Attributes:
-      jaxpr: what is called. is_rule: it is a custom derivative's rule.
+      jaxpr: what is called. is_rule: whether it is a custom derivative's rule.
       ins, outs: for each input and output of the jaxpr, (number of the equation's operand or result
-        that it is, how many more leading dimensions that has: 1 for what a loop stacks), or None.
+        that it is, how many more leading dimensions that has: 1 for what a loop stacks), or None. A
+        rule's inputs may be cotangents of results, which are numbered after the operands.
       carried: pairs of an output and an input of the jaxpr, the same value one iteration later.
-      gradients: for each output of the jaxpr, the operand whose gradient it is: a part of a sum if
-        the operand is whole.
+      gradients: for each output of a rule, the operand whose gradient it is: a partial sum if each
+        piece reads that operand whole.
     """
 
     jaxpr: Any
@@ -36,10 +37,10 @@ class Called:
 
 
 def called_by(e: Any, with_rule: bool) -> list[Called]:
-    """The jaxprs that an equation of a primitive in `CALLS` calls; [] where it cannot be cut.
-
-    `with_rule`: whether a custom derivative's rule is included. A rule may call its own function
-    again, so rules inside rules are followed to some depth only.
+    """Returns the jaxprs that an equation of a primitive in `CALLS` (scan, cond, ...) calls; []
+    where it cannot run in pieces: it has effects or a rule that cannot be traced. `with_rule`:
+    whether a custom derivative's rule is included. A rule may call its own function again, so rules
+    inside rules are followed to some depth only.
     """
     if e.effects:
         return []
@@ -79,9 +80,8 @@ def _scan(e: Any) -> list[Called]:
 
 
 def _while(e: Any) -> list[Called]:
-    """The body and the predicate of a while equation, as Called.
-
-    If the predicate is an array (under vmap), the body keeps the state of finished samples.
+    """Returns the body and the predicate of a while equation, as Called. If the predicate is an
+    array (under vmap), the body keeps the state of finished samples.
     """
     p = e.params
     of_cond, fixed = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
@@ -114,7 +114,7 @@ def _shapes(atoms: Any) -> list[Any]:
 
 
 def _traced(rule: Any, values: Any, moving: Any) -> Any:
-    """A user's rule as a jaxpr; None if tracing it for the types of these values raises."""
+    """Traces a user's derivative rule, for values of these types, to a jaxpr; None if it raises."""
     try:
         return jax.make_jaxpr(rule)(_shapes(values), _shapes(moving))
     except Exception:  # whatever their code raises; they see it where they differentiate
@@ -122,7 +122,7 @@ def _traced(rule: Any, values: Any, moving: Any) -> Any:
 
 
 def _custom_jvp(e: Any) -> list[Called]:
-    """The function of a `custom_jvp` call and its rule as a jaxpr; [] if that is not traceable."""
+    """Returns the function and rule of a `custom_jvp` call; [] if the rule cannot be traced."""
     moving, results = inexact(e.invars), inexact(e.outvars)
 
     def rule(values: Any, tangents: Any) -> Any:
@@ -135,17 +135,13 @@ def _custom_jvp(e: Any) -> list[Called]:
         return []
     ins, outs = _same(len(e.invars)), _same(len(e.outvars))
     with_tangents = (*ins, *((i, 0) for i in moving)), (*outs, *((k, 0) for k in results))
-    return [
-        Called(e.params["call_jaxpr"], ins, outs),
-        Called(traced, *with_tangents, is_rule=True),
-    ]
+    return [Called(e.params["call_jaxpr"], ins, outs), Called(traced, *with_tangents, is_rule=True)]
 
 
 def _custom_vjp(e: Any) -> list[Called]:
-    """The two programs that a `custom_vjp` call may run: its function, and its derivative.
-
-    The derivative runs forward and backward rules, from arguments and cotangents of the results to
-    cotangents of the floating-point arguments. [] if it cannot be traced.
+    """Returns the two programs that a `custom_vjp` call may run: its function and its derivative.
+    That runs forward and backward rules, from arguments and cotangents of the results to cotangents
+    of the floating-point arguments. [] if it cannot be traced.
     """
     moving, results = inexact(e.invars), inexact(e.outvars)
 

@@ -32,8 +32,8 @@ _REGIONS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A function divided into steps: equations that run whole, Regions that run in pieces, and
-    calls that contain Regions (Within).
+    """A function divided into steps: Graphs of equations that run whole, Regions of equations that
+    run in pieces, and calls that contain Regions (Within).
     """
 
     graph: Graph
@@ -42,19 +42,21 @@ class Cut:
 
     @property
     def regions(self) -> list[Region]:
-        """All regions that run in pieces, also those inside calls, loops and branches."""
+        """Returns all Regions (what runs in pieces), also those in loops, branches, checkpoints."""
         return [region for region, _ in regions_in(self.steps)]
 
     def peaks(self, pieces: int) -> list[int]:
-        """For each step, an estimate of its peak in bytes, without the function's inputs."""
+        """Estimates each step's peak in bytes, inputs left out, if cut into `pieces` pieces."""
         return peaks(self.steps, self.graph.outputs, pieces, self.accumulate_dtype)
 
     def peak(self, pieces: int) -> int:
-        """An estimate of the cut function's peak in bytes: the largest of its steps' `peaks`."""
+        """Estimates the peak in bytes, inputs left out, of the function run in `pieces` pieces."""
         return max(self.peaks(pieces), default=0)
 
     def with_step(self, k: int, step: Region | Within) -> Cut:
-        """A copy of this cut in which `step` and the graphs before and after it replace step k."""
+        """Returns a copy in which step `k`, a Graph of equations that run whole, is replaced by
+        `step`, which runs some of them in pieces, and Graphs of those before and after it.
+        """
         graph = step.graph
         results = set(filter(is_variable, graph.outputs))
         after = _range(graph, step.after, results)
@@ -63,9 +65,9 @@ class Cut:
         return dataclasses.replace(self, steps=(*self.steps[:k], *steps, *self.steps[k + 1 :]))
 
     def within(self, k: int, part: int) -> Cut | None:
-        """A copy of this cut that cuts inside the largest loop, branch or checkpoint of step `k`.
-
-        None where step `k` has none, or nothing in it can be cut.
+        """Returns a copy in which a loop, branch or checkpoint of step `k`, the one with most bytes
+        live inside, runs equations of its body in `part` pieces. None if there is none, or nothing
+        in it can run so.
         """
         graph = self.steps[k]
         assert isinstance(graph, Graph)
@@ -87,7 +89,9 @@ class Cut:
 
 
 def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
-    """Some equations as a graph that outputs `needed`, with copies of light ones that they read."""
+    """Makes a Graph of the equations numbered `indices` that outputs `needed`, with copies of the
+    broadcasts and iotas that they read.
+    """
     chosen = set(indices)
     for i in indices:
         made = [graph.producer.get(v) for v in operands(graph.equations[i])]
@@ -101,13 +105,15 @@ def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
 
 
 def _is_made_of_nothing(graph: Graph, i: int) -> bool:
-    """Whether equation `i` is light (of `LIGHT`) and reads only literals or function inputs."""
+    """Whether equation `i` is a broadcast or an iota that reads only literals or graph inputs."""
     e = graph.equations[i]
     return e.primitive.name in LIGHT and not any(v in graph.producer for v in operands(e))
 
 
 class _Candidate(NamedTuple):
-    """A cut, and the key by which it is compared: lower is better."""
+    """A tried Cut (which equations run in pieces) and what it is compared by, lower is better: the
+    rank of its peaks in steps of 10 %, whether any equation runs twice, and its peak in bytes.
+    """
 
     cut: Cut
     rank: tuple[int, ...]
@@ -120,7 +126,9 @@ class _Candidate(NamedTuple):
 
 
 def _rank(found: Iterable[int], whole: int) -> tuple[int, ...]:
-    """Logarithms of the three largest peaks, in steps of 10 %, by which cuts are compared."""
+    """Returns logarithms, in steps of 10 %, of the three largest peaks, by which cuts are compared.
+    Peaks under 2 % of `whole` are left out.
+    """
     large = [p for p in sorted(found, reverse=True)[:3] if p > _GAIN * whole]
     return tuple(round(math.log(p) / math.log1p(_TWICE)) for p in large)
 
@@ -132,15 +140,14 @@ def choose(
     name: str,
     accumulate_dtype: Any,
 ) -> Cut:
-    """Chooses which parts of a function to run in pieces, for the lowest estimated peak.
+    """Chooses which parts of a function run in pieces, for the lowest estimated peak; returns the
+    Cut. Raises InputError if nothing can be cut, or nothing would be saved; it names what forbids
+    it.
 
     Args:
-      seeds: variables and the dimensions along which they are to be cut; None: whatever is best,
-        and as many regions as lower the peak.
-      pieces: number of pieces, or None. name: of the function, for messages.
-
-    Raises:
-      InputError: nothing can be cut, or nothing would be saved; it names what forbids it.
+      seeds: variable -> the dimension along which it is to be cut into pieces; None: whatever is
+        best, and as many parts as lower the peak.
+      pieces: their number, or None. name: of the function, for messages.
     """
     part = pieces or _USUAL
     best, ends = _cut_of(graph, seeds, part, accumulate_dtype)
@@ -160,17 +167,20 @@ def choose(
 def _cut_of(
     graph: Graph, seeds: Mapping[Any, int] | None, part: int, accumulate_dtype: Any
 ) -> tuple[Cut, _Ends]:
-    """(the best cut into `part` pieces, what stops other cuts); no regions if none saves enough."""
+    """Returns (the Cut with the lowest estimated peak, which says what of a function runs in `part`
+    pieces; what stops others). All runs whole if none saves enough. `seeds`: {variable: dimension
+    to cut along}; None: any.
+    """
     cut = best = Cut(graph, (graph,), accumulate_dtype)
     whole, ends = cut.peak(part), _Ends(graph, [], [], [])
     for _ in range(1 if seeds is not None else _REGIONS):
-        found = cut.peaks(part)
-        k = max(range(len(found)), key=found.__getitem__, default=0)
-        if not found or not isinstance(cut.steps[k], Graph):
+        step_peaks = cut.peaks(part)
+        k = max(range(len(step_peaks)), key=step_peaks.__getitem__, default=0)
+        if not step_peaks or not isinstance(cut.steps[k], Graph):
             break
         repeats = _REPEATS if seeds is None else 0
         more = _one_more(cut, k, seeds, part, ends if cut is best else None, repeats)
-        if seeds is None and (more is None or more.peak(part) > max(found) - _GAIN * whole):
+        if seeds is None and (more is None or more.peak(part) > max(step_peaks) - _GAIN * whole):
             more = cut.within(k, part) or more
         if more is None:
             break
@@ -182,19 +192,12 @@ def _cut_of(
 
 
 def _one_more(
-    cut: Cut,
-    k: int,
-    seeds: Mapping[Any, int] | None,
-    part: int,
-    ends: _Ends | None,
-    repeats: int,
+    cut: Cut, k: int, seeds: Mapping[Any, int] | None, part: int, ends: _Ends | None, repeats: int
 ) -> Cut | None:
-    """The cut with one more region in step k, that which lowers its peaks most; None if none does.
-
-    Args:
-      seeds: variables and dimensions to cut along, or None: any. ends: extended by what stops cuts.
-      repeats: how many times further equations may run twice, whole and in pieces; their whole runs
-        are then cut as well.
+    """Returns the cut with one more region (equations that run in `part` pieces) in step `k`: the
+    one that lowers its peaks most. None if none does. `seeds`: variables and dimensions to cut
+    along, or None: any. `ends`: extended by what stops cuts. `repeats`: how many times further
+    equations may run twice, whole and in pieces; their whole runs are then cut as well.
     """
     step, whole = cut.steps[k], cut.peaks(part)[k]
     assert isinstance(step, Graph)
@@ -202,9 +205,9 @@ def _one_more(
     known: set[frozenset[tuple[Any, int]]] = set()
     for seed in [seeds] if seeds is not None else _seeds(step):
         s = spread(step, seed)
-        if (found := frozenset(s.cut.items())) in known:
+        if (cut_dims := frozenset(s.cut.items())) in known:
             continue
-        known.add(found)
+        known.add(cut_dims)
         regions, ended = settled(s)
         if ends is not None and step is ends.graph:
             ends.blocked.extend(b for b in s.blocked if b.dim >= 0)
@@ -235,14 +238,18 @@ def _one_more(
 
 
 def _along(s: Spread, step: AnyStep) -> Mapping[Any, int]:
-    """{the largest variable of a step that `s` cuts: its cut dimension}; {} if none is cut."""
+    """Returns {v: d} for the largest variable v made in a step among those that `s` cuts into
+    pieces, along dimension d; {} if it cuts none.
+    """
     assert isinstance(step, Graph)
     made = [v for e in step.equations for v in e.outvars if s.cut.get(v, SUM) >= 0]
     return {v: s.cut[v] for v in sorted(made, key=bytes_of)[-1:]}
 
 
 def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
-    """Yields {variable: dimension} for each dimension of each of a graph's largest values."""
+    """Yields {variable: dimension to cut along} for each dimension, if not of size 1, of each of
+    the 8 largest values that a graph makes.
+    """
     made = [v for e in graph.equations if e.primitive.name not in LIGHT for v in e.outvars]
     for v in sorted(made, key=bytes_of, reverse=True)[:_SEEDS]:
         for d, n in enumerate(v.aval.shape):
@@ -252,11 +259,9 @@ def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Ends:
-    """What stops the cuts that were tried, for messages.
-
-    Attributes:
-      blocked: equations that cannot be cut. sums: indices of equations that sum over the axis,
-        whose results must be whole. left: estimates of the most bytes live under each cut.
+    """What stops the cuts into pieces that were tried, for messages: `blocked`, equations that
+    cannot be cut; `sums`, indices of equations that reduce over the axis, whose results must be
+    whole; `left`, estimates of the most bytes live under each cut.
     """
 
     graph: Graph
@@ -266,7 +271,7 @@ class _Ends:
 
 
 def _sum_before(s: Spread, i: int) -> int:
-    """Index of the equation whose sum over the axis equation i, or an ancestor of it, reads."""
+    """Returns the index of an equation that reduces over the cut axis and on which `i` depends."""
     while True:
         operands = [v for v in s.graph.equations[i].invars if is_variable(v)]
         made = [s.graph.producer[v] for v in operands if v in s.graph.producer]
@@ -277,7 +282,9 @@ def _sum_before(s: Spread, i: int) -> int:
 
 
 def _reason(ends: _Ends) -> str:
-    """The part of an error message that says which operation forbids a cut, and at which line."""
+    """Returns the part of an error message that says which operation, at which line of the user's
+    code, forbids that a function runs in pieces.
+    """
     graph, mixing = ends.graph, [b for b in ends.blocked if not _is_known(ends.graph, b)]
     if not mixing and ends.sums:
         e = graph.equations[ends.sums[0]]
@@ -301,7 +308,9 @@ def _reason(ends: _Ends) -> str:
 
 
 def _is_known(graph: Graph, b: Blocked) -> bool:
-    """Whether the blocked equation has a factor along this dimension, which other cuts forbid."""
+    """Whether the equation at which a cut into pieces stops could itself be cut along this
+    dimension, and only what else is cut forbids it.
+    """
     e = graph.equations[b.equation]
     for f in graph.factors(b.equation):
         pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
@@ -311,12 +320,14 @@ def _is_known(graph: Graph, b: Blocked) -> bool:
 
 
 def line_of(e: Any) -> str:
-    """The user's "file:line" of an equation, for messages; "an unknown line" if not known."""
+    """Returns the user's "file:line" of an equation, for messages; or "an unknown line"."""
     return user_line(e) or "an unknown line"
 
 
 def pieces_for(cut: Cut) -> int:
-    """The number of pieces to run a cut in: the power of two beyond which little more is saved."""
+    """Returns how many pieces to run a cut function in: the power of two beyond which less than 2 %
+    of the peak is saved by doubling it.
+    """
     units = max(region.units for region in cut.regions)
     whole = peaks((cut.graph,), cut.graph.outputs, 1, cut.accumulate_dtype)[0]
     pieces, known = 2, cut.peak(2)

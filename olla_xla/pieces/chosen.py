@@ -24,13 +24,12 @@ _logger = logging.getLogger("olla_xla")
 
 
 class ChosenFunction(abc.ABC):
-    """A planned function that is written in one of several ways: in pieces, or with values spilled.
-
-    For each new signature (the arguments' shapes and types) several are compiled, and one is
-    chosen.
+    """A planned function that is written in one of several forms: in pieces of an axis, or with
+    values in host memory. For each new signature (the arguments' shapes and types) several are
+    compiled, and one is chosen.
 
     Args:
-      function: the plain function. jit_options: of `jax.jit`. plan_settings: of every way's plan.
+      function: the plain function. jit_options: of `jax.jit`. plan_settings: of every form's plan.
     """
 
     def __init__(
@@ -47,45 +46,46 @@ class ChosenFunction(abc.ABC):
         self._plain = planned_function(function, self._jit_options, plan_settings)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function, in the way that is chosen by compiling when the signature is new."""
+        """Runs the function in the form (as 4 pieces) chosen for such arguments by compiling."""
         return self._for(args, kwargs)(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
-        """As `jax.jit`'s: lowers for these arguments, in the chosen way."""
+        """As `jax.jit`'s: lowers the function in the form (such as 4 pieces) chosen for it."""
         return self._for(args, kwargs).lower(*args, **kwargs)
 
     def choice(self, *args: Any, **kwargs: Any) -> Any:
-        """What is chosen for these arguments, arrays or shapes; found by compiling at first.
-
-        Raises:
-          BudgetError: no way meets the budget; it says why.
+        """Returns what is chosen for these arguments (arrays or shapes), such as a number of
+        pieces, if need be by compiling. Raises BudgetError if no form of the function meets the
+        budget.
         """
         return self._chosen(args, kwargs)[0]
 
     def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
-        """As `jax.jit`'s: traces for these arguments, in the chosen way."""
+        """As `jax.jit`'s: traces the function in the form (such as 4 pieces) chosen for it."""
         return self._for(args, kwargs).trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit`'s: the shapes of the results."""
+        """Returns shapes and dtypes of the results, as `jax.jit`'s does; nothing is compiled."""
         return self._plain.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """As `jax.jit`'s: drops traces and executables; what was chosen is kept."""
+        """Drops traces and executables, as `jax.jit`'s does, but no choice made for a signature."""
         for function in (self._plain, *(function for _, function in self._by_signature.values())):
             function.clear_cache()
 
     def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """The scan residuals that are kept or spilled, as `PlannedFunction.as_policy` has it."""
+        """Returns a `jax.checkpoint` policy that keeps the scan residuals that the plan keeps for
+        these arguments, on the device or in host memory.
+        """
         return self._for(args, kwargs).as_policy(*args, **kwargs)
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that the function was made with."""
+        """Returns a copy of the arguments of `jax.jit` that the function was made with."""
         return dict(self._jit_options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Binds as a function does, so methods can be planned."""
+        """Binds the function to an instance, as Python functions do, so methods can be planned."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
@@ -97,11 +97,13 @@ class ChosenFunction(abc.ABC):
 
     @abc.abstractmethod
     def _search(self, args: Any, kwargs: Any) -> tuple[Any, PlannedFunction]:
-        """Compiles the ways for a new signature: (the choice, the planned function of that way)."""
+        """Compiles several forms of the function for a new signature; returns (what is chosen, such
+        as a number of pieces; the planned function in that form).
+        """
 
     @abc.abstractmethod
     def _named(self, choice: Any) -> str:
-        """The text of a choice in a word or two, for messages."""
+        """Returns the text of a choice, as a number of pieces, in a word or two for messages."""
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
         # Inside another function's trace nothing is planned, and it is inlined as by jax.jit.
@@ -121,7 +123,7 @@ class ChosenFunction(abc.ABC):
         key = _signature(args, kwargs)
         if key not in self._by_signature:
             with withheld() as events:
-                found = choice, function = self._search(args, kwargs)
+                chosen = choice, function = self._search(args, kwargs)
             _logger.info("%s: %s", self.__name__, self._word.format(self._named(choice)))
             ran = [(plan.assigned_bytes, plan.host_bytes) for plan in function.plans[-1:]]
             if kept := [e for e in events if [(e.bytes, e.host_bytes)] == ran] or events[:1]:
@@ -131,7 +133,7 @@ class ChosenFunction(abc.ABC):
                     xla = next((e.xla_bytes for e in events if not e.host_bytes), xla)
                 changed = {"seconds": seconds, "host_reason": reason, "xla_bytes": xla}
                 tell(dataclasses.replace(kept[-1], **changed))
-            self._by_signature[key] = found
+            self._by_signature[key] = chosen
         return self._by_signature[key]
 
 

@@ -35,9 +35,9 @@ _FUSED_INTO = frozenset((*ELEMENTWISE, *LIGHT, *REDUCTIONS, "gather", "reshape",
 def _steps(
     equations: Sequence[Any], kept: Iterable[Any], inside: Callable[[int, Any], int]
 ) -> list[_Step]:
-    """Equations as steps, without elementwise ones that XLA fuses into their readers.
-
-    `kept`: variables read elsewhere. `inside`: (index, equation) -> bytes beside its results.
+    """Lists equations as steps (what is read, made, and live inside), without elementwise ones that
+    XLA fuses into their readers, which then read their operands. `kept`: variables read elsewhere,
+    which are not fused. `inside`: (index, equation) -> bytes live beside its results.
     """
     kept = set(filter(is_variable, kept))
     readers: dict[Any, list[Any]] = {}
@@ -67,7 +67,7 @@ def _steps(
 
 
 def bytes_inside(e: Any) -> int:
-    """The most bytes live inside jaxprs that an equation calls (scan, while, ...); or 0."""
+    """Estimates the most bytes live in jaxprs that `e` calls (scan, ...); 0 if it calls none."""
     return max(map(_most_in, inner_jaxprs(e)), default=0)
 
 
@@ -78,7 +78,7 @@ def _most_in(jaxpr: Any) -> int:
 
 
 def _most_besides(steps: Sequence[_Step], results: Iterable[Any]) -> int:
-    """The most bytes live at any step, without the inputs and `results`."""
+    """Returns the most bytes live at any of these steps, without inputs and variables `results`."""
     known = set(filter(is_variable, results))
     inner = [
         dataclasses.replace(s, makes=tuple((v, 0 if v in known else n) for v, n in s.makes))
@@ -88,25 +88,27 @@ def _most_besides(steps: Sequence[_Step], results: Iterable[Any]) -> int:
 
 
 def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
-    """For each step the bytes live at it, without inputs; `kept` variables live to the end."""
+    """Returns the bytes live at each step, inputs left out; `kept` variables live to the end."""
     last: dict[Any, int] = {}
     for k, step in enumerate(steps):
         last.update((v, k) for v in step.reads)
     last.update((v, len(steps)) for v in kept if is_variable(v))
     ends: dict[int, int] = {}
-    live, found = 0, []
+    live, totals = 0, []
     for k, step in enumerate(steps):
         for v, size in step.makes:
             live += size
             end = max(last.get(v, k), k)
             ends[end] = ends.get(end, 0) + size
-        found.append(live + step.inside)
+        totals.append(live + step.inside)
         live -= ends.pop(k, 0)
-    return found
+    return totals
 
 
 def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
-    """A region that runs in at most `part` pieces, as one step with its estimated bytes."""
+    """Describes a region, equations that run in at most `part` pieces, as one step: what it reads
+    and makes, and an estimate of the bytes live inside it.
+    """
     part = min(part, region.units)
 
     def within(k: int, e: Any) -> int:
@@ -142,11 +144,9 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
 def peaks(
     steps: Sequence[AnyStep], outputs: Iterable[Any], part: int, accumulate_dtype: Any
 ) -> list[int]:
-    """For each step, an estimate of its peak in bytes, without the function's inputs.
-
-    Args:
-      steps: what runs whole, or regions that run in pieces, one after another. outputs: variables
-        of the function. part: number of pieces. accumulate_dtype: of sums over pieces.
+    """Estimates for each step of a function the most bytes live during it, the function's inputs
+    left out. `steps`: what runs whole, or Regions that run in `part` pieces, one after another.
+    `outputs`: variables of the function. Sums over pieces are added in `accumulate_dtype`.
     """
     small = [_small(step, part, accumulate_dtype) for step in steps]
     ends = itertools.accumulate(map(len, small), initial=0)
@@ -168,9 +168,8 @@ def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_Step]:
 
 
 def largest(steps: Sequence[AnyStep], part: int) -> int:
-    """Bytes of the largest value that equations of these steps make, also inside calls.
-
-    Regions run in `part` pieces, and make a piece of a value at a time.
+    """Returns the bytes of the largest value that equations of these steps make, also inside calls.
+    Regions make a value in `part` pieces, one at a time, unless it is joined from them as a result.
     """
     most = 0
     for step in steps:
@@ -188,7 +187,9 @@ def largest(steps: Sequence[AnyStep], part: int) -> int:
 def _largest(
     equations: Sequence[Any], chosen: Mapping[int, Factor], cut: Mapping[Any, int], part: int
 ) -> int:
-    """Bytes of the largest value that equations make, variables of `cut` in `part` pieces."""
+    """Returns the bytes of the largest value that equations make; variables of `cut` (variable ->
+    dimension) are made in `part` pieces. `chosen`: index -> how an equation, as a call, is cut.
+    """
     most = 0
     for k, e in enumerate(equations):
         made = () if e.primitive.name in LIGHT else e.outvars

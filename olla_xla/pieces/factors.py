@@ -15,13 +15,10 @@ from jax.lax import GatherScatterMode
 
 SUM = -1
 """In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
-
 REDUCED = -2
 """In place of a dimension: as SUM, of a maximum or another reduction that is no sum."""
-
 SHARDINGS = ("sharding", "out_sharding")
 """Parameters that give a result's sharding; if they leave it free, a piece is run without them."""
-
 Dims = tuple[int | None, ...]
 
 
@@ -30,12 +27,13 @@ class Factor:
     """One axis of an equation along which it can be cut into pieces.
 
     Attributes:
-      ins, outs: of each operand and result the dimension in which the axis lies, SUM, REDUCED, or
-        None where the axis is not in it: each piece needs all of such an operand.
+      ins, outs: of each operand and result the dimension in which the axis lies; SUM: each piece
+        has a partial sum over it; REDUCED: a partial result of another reduction; None where the
+        axis is not in it: each piece needs all of such an operand.
       inner: how the jaxprs of a call are cut: a `Spread` of each.
-      component: of the indices of a scatter or gather, the one that addresses the axis, or None. In
-        a piece it is relative to the piece's first index; what lies outside the piece is dropped
-        (scatter) or zero (gather).
+      component: of index vectors of a scatter or gather, the component that addresses the axis, or
+        None. In a piece it is relative to the piece's first index; what lies outside the piece is
+        dropped (scatter) or zero (gather).
     """
 
     ins: Dims
@@ -81,60 +79,59 @@ _WINDOWS = (
 
 
 def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
-    """The Factors (axes to cut along) of an equation; [] for a call or an unknown operation.
-
-    `is_zero`: whether an operand is known to be all zeros.
+    """Returns the Factors of an equation, axes along which it can be cut into pieces; [] for a call
+    or an unknown operation. `is_zero`: whether an operand is known to be all zeros.
     """
     if e.effects:
         return []
     name = e.primitive.name
-    found: list[Factor] = []
+    factors: list[Factor] = []
     if all(_is_free(e.params.get(k)) for k in SHARDINGS):
         if name in ELEMENTWISE:
-            found = _elementwise(e)
+            factors = _elementwise(e)
         elif name in _RULES:
-            found = _RULES[name](e)
+            factors = _RULES[name](e)
         if name in ("scatter-add", "scatter_add") and is_zero(e.invars[0]):
-            found += _scattered_sum(e)
-    found = [f for f in found if _is_worth(e, f)]
+            factors += _scattered_sum(e)
+    factors = [f for f in factors if _is_worth(e, f)]
     if name in _LINEAR:
-        found.append(Factor((SUM,), (SUM,)))
+        factors.append(Factor((SUM,), (SUM,)))
     if name == "add_any":
-        found.append(Factor((SUM, SUM), (SUM,)))
-    return found
+        factors.append(Factor((SUM, SUM), (SUM,)))
+    return factors
 
 
 def linear_factors(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
-    """The Factors by which parts of a sum (SUM) give parts of a linear equation's result.
-
-    They are used inside of calls, such as a loop's body. Elsewhere few are worth it (`factors_of`):
-    each piece would do what can be done once with the whole sum.
+    """Returns Factors (ways to cut) in which a linear equation makes partial sums of its result
+    (SUM) from partial sums of operands. They are used inside of calls, such as a loop's body.
+    Elsewhere few are worth it (`factors_of`): each piece would do what can be done once with the
+    whole sum. `is_zero`: whether an operand is all zeros.
     """
     name, n = e.primitive.name, len(e.invars)
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in e.outvars)
     if e.effects or not floats:
         return []
     outs = (SUM,) * len(e.outvars)
-    found = []
+    factors = []
     if name in _LINEAR_IN_ALL:
-        found.append(Factor(tuple(None if is_zero(v) else SUM for v in e.invars), outs))
+        factors.append(Factor(tuple(None if is_zero(v) else SUM for v in e.invars), outs))
     # What a gather fills in is in every part: a sum has it once.
     is_linear = name in _LINEAR_IN_FIRST and not e.params.get("fill_value")
     if is_linear and jnp.issubdtype(e.invars[0].aval.dtype, jnp.inexact):
-        found.append(Factor((SUM, *(None,) * (n - 1)), outs))
+        factors.append(Factor((SUM, *(None,) * (n - 1)), outs))
     if name in ("dot_general", "mul"):
-        found.append(Factor((None, SUM), outs))
+        factors.append(Factor((None, SUM), outs))
     if name == "pad" and is_zero(e.invars[1]):
-        found.append(Factor((SUM, None), outs))
+        factors.append(Factor((SUM, None), outs))
     if name == "select_n":
-        found.append(Factor((None, *(None if is_zero(v) else SUM for v in e.invars[1:])), outs))
+        factors.append(Factor((None, *(None if is_zero(v) else SUM for v in e.invars[1:])), outs))
     added = {"dynamic_update_slice": 1, "scatter-add": 2, "scatter_add": 2}.get(name)
     if added is not None:
         sums = (None if is_zero(v) else SUM for v in e.invars)
-        found.append(
+        factors.append(
             Factor(tuple(d if k in (0, added) else None for k, d in enumerate(sums)), outs)
         )
-    return found
+    return factors
 
 
 def _is_free(sharding: Any) -> bool:
@@ -148,7 +145,7 @@ def _is_free(sharding: Any) -> bool:
 
 
 def _is_worth(e: Any, f: Factor) -> bool:
-    """Whether each dimension that a factor cuts has more than one element."""
+    """Whether each dimension that the Factor `f` cuts into pieces has more than one element."""
     pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
     return all(d is None or d < 0 or v.aval.shape[d] > 1 for v, d in pairs)
 
@@ -158,7 +155,7 @@ def _shape(atom: Any) -> tuple[int, ...]:
 
 
 def _elementwise(e: Any) -> list[Factor]:
-    """Factors (axes to cut along) of an elementwise equation: each dimension of its result."""
+    """Returns Factors (axes to cut along) of an elementwise equation: dimensions of its result."""
     whole = _shape(e.outvars[0])
     for v in (*e.invars, *e.outvars):
         given = _shape(v)
@@ -179,7 +176,9 @@ def _elementwise(e: Any) -> list[Factor]:
 
 
 def _other_dims(e: Any, mixed: Sequence[int]) -> list[Factor]:
-    """A Factor (axis to cut along) for each dimension not in `mixed`; all values have one rank."""
+    """Returns a Factor (axis to cut along) for each dimension but `mixed`, in which elements are
+    combined; none unless all arrays have one rank or are scalars.
+    """
     rank = len(_shape(e.outvars[0]))
     return [
         Factor(tuple(d if _shape(v) else None for v in e.invars), (d,) * len(e.outvars))
@@ -197,21 +196,20 @@ def _reduce(e: Any) -> list[Factor]:
 
 def _broadcast(e: Any) -> list[Factor]:
     where, shape, given = e.params["broadcast_dimensions"], e.params["shape"], _shape(e.invars[0])
-    found = []
+    factors = []
     for d in range(len(shape)):
         operand = list(map(int, where)).index(d) if d in where else None
         if operand is not None and given[operand] != shape[d]:
             operand = None
-        found.append(Factor((operand, *(None,) * (len(e.invars) - 1)), (d,)))
-    return found
+        factors.append(Factor((operand, *(None,) * (len(e.invars) - 1)), (d,)))
+    return factors
 
 
 def reshapes(e: Any) -> list[tuple[int, int]]:
-    """Pairs (operand's dimension, result's dimension) of a reshape that can be cut together.
-
-    A dimension is kept, split or merged if the product of the dimensions before it is kept: then a
-    contiguous part of the operand's is one of the result's. With `dimensions` the operand is
-    transposed before.
+    """Returns pairs (operand's dimension, result's) along which a reshape can be cut into pieces.
+    They are those before which the products of all dimensions are equal, be they kept, split or
+    merged: then a contiguous part of the operand's is one of the result's. With the parameter
+    `dimensions` the operand is transposed before.
     """
     if len(e.invars) != 1:
         return []
@@ -233,7 +231,7 @@ def _squeeze(e: Any) -> list[Factor]:
 
 
 def _stack(e: Any) -> list[Factor]:
-    """Factors (axes to cut along) of `stack` and `unstack`: each dimension but the new `axis`."""
+    """Returns Factors (axes to cut along) of `stack` and `unstack`: each dimension but `axis`."""
     axis, n = e.params["axis"], len(_shape(e.invars[0]))
     if e.primitive.name == "stack":
         return [Factor((d,) * len(e.invars), (d + (d >= axis),)) for d in range(n)]
@@ -246,7 +244,7 @@ def _transpose(e: Any) -> list[Factor]:
 
 def _dot(e: Any) -> list[Factor]:
     (contract_l, contract_r), (batch_l, batch_r) = e.params["dimension_numbers"]
-    found = [Factor((a, b), (k,)) for k, (a, b) in enumerate(zip(batch_l, batch_r, strict=True))]
+    factors = [Factor((a, b), (k,)) for k, (a, b) in enumerate(zip(batch_l, batch_r, strict=True))]
     free_l = [
         d for d in range(len(_shape(e.invars[0]))) if d not in contract_l and d not in batch_l
     ]
@@ -254,48 +252,50 @@ def _dot(e: Any) -> list[Factor]:
         d for d in range(len(_shape(e.invars[1]))) if d not in contract_r and d not in batch_r
     ]
     first = len(batch_l)
-    found += [Factor((d, None), (first + k,)) for k, d in enumerate(free_l)]
-    found += [Factor((None, d), (first + len(free_l) + k,)) for k, d in enumerate(free_r)]
-    return found + [Factor(pair, (SUM,)) for pair in zip(contract_l, contract_r, strict=True)]
+    factors += [Factor((d, None), (first + k,)) for k, d in enumerate(free_l)]
+    factors += [Factor((None, d), (first + len(free_l) + k,)) for k, d in enumerate(free_r)]
+    return factors + [Factor(pair, (SUM,)) for pair in zip(contract_l, contract_r, strict=True)]
 
 
 def _convolution(e: Any) -> list[Factor]:
     numbers = e.params["dimension_numbers"]
     lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     alone = e.params["feature_group_count"] == 1
-    found = []
+    factors = []
     if e.params["batch_group_count"] == 1:
-        found.append(Factor((lhs[0], None), (out[0],)))
+        factors.append(Factor((lhs[0], None), (out[0],)))
         if alone:
-            found.append(Factor((None, rhs[0]), (out[1],)))
-            found.append(Factor((lhs[1], rhs[1]), (SUM,)))
-    return found
+            factors.append(Factor((None, rhs[0]), (out[1],)))
+            factors.append(Factor((lhs[1], rhs[1]), (SUM,)))
+    return factors
 
 
 def _gather(e: Any) -> list[Factor]:
     numbers, sizes = e.params["dimension_numbers"], e.params["slice_sizes"]
     operand, rank = _shape(e.invars[0]), len(_shape(e.outvars[0]))
     batch = [d for d in range(rank) if d not in numbers.offset_dims]
-    found = []
+    factors = []
     paired = dict(
         zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True)
     )
     for b, d in enumerate(batch):
-        found.append(Factor((paired.get(b), b), (d,)))
+        factors.append(Factor((paired.get(b), b), (d,)))
     hidden = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     windows = [d for d in range(len(operand)) if d not in hidden]
     for d, o in zip(windows, numbers.offset_dims, strict=True):
         if sizes[d] == operand[d] and d not in numbers.start_index_map:
-            found.append(Factor((d, None), (o,)))
+            factors.append(Factor((d, None), (o,)))
     if e.params["mode"] == GatherScatterMode.PROMISE_IN_BOUNDS:
         for k, d in enumerate(numbers.start_index_map):
             if d in numbers.collapsed_slice_dims:
-                found.append(Factor((d, None), (SUM,), component=k))
-    return found
+                factors.append(Factor((d, None), (SUM,), component=k))
+    return factors
 
 
 def scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
-    """A scatter's (dimension numbers, updates' batch dims, operand window dim -> updates' dim)."""
+    """Returns a scatter's (dimension numbers, batch dimensions of its updates, {window dimension of
+    the operand: that of the updates}).
+    """
     numbers = e.params["dimension_numbers"]
     hidden = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     windows = [d for d in range(len(_shape(e.invars[0]))) if d not in hidden]
@@ -309,22 +309,21 @@ def _scatter(e: Any) -> list[Factor]:
         return []
     numbers, batch, windows = scatter_dims(e)
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
-    found = [Factor((o, i, batch[i]), (o,)) for o, i in pairs]
+    factors = [Factor((o, i, batch[i]), (o,)) for o, i in pairs]
     operand, updates = _shape(e.invars[0]), _shape(e.invars[2])
     for o, u in windows.items():
         if operand[o] == updates[u] and o not in numbers.scatter_dims_to_operand_dims:
-            found.append(Factor((o, None, u), (o,)))
+            factors.append(Factor((o, None, u), (o,)))
     if e.params["mode"] != GatherScatterMode.CLIP:
         for k, o in enumerate(numbers.scatter_dims_to_operand_dims):
             if o in numbers.inserted_window_dims:
-                found.append(Factor((o, None, None), (o,), component=k))
-    return found
+                factors.append(Factor((o, None, None), (o,), component=k))
+    return factors
 
 
 def _scattered_sum(e: Any) -> list[Factor]:
-    """Factors (axes to cut along) of a scatter-add to zeros: its updates' batch dimensions.
-
-    The results of pieces are parts of a sum (SUM).
+    """Returns Factors (axes to cut along) of a scatter-add to zeros: its updates' batch dimensions,
+    in pieces of which its results are partial sums (SUM).
     """
     numbers, batch, _ = scatter_dims(e)
     return [
@@ -384,16 +383,16 @@ def _top_k(e: Any) -> list[Factor]:
 
 
 def _leading(e: Any) -> list[Factor]:
-    """Factors (axes to cut along) of matrix equations: all dimensions but the last two."""
+    """Returns Factors (axes to cut) of equations on matrices: all dimensions but the last two."""
     rank = len(_shape(e.invars[0]))
     return _other_dims(e, (rank - 2, rank - 1))
 
 
 def _keys(e: Any) -> list[Factor]:
-    """Factors (axes to cut along) of equations on random keys: dimensions of the key array."""
+    """Returns Factors (axes to cut) of equations on random keys: dimensions of the key array."""
     atoms = [v for v in (*e.invars, *e.outvars) if _shape(v)]
     sizes = list(zip(*map(_shape, atoms), strict=False))
-    alike = [d for d, found in enumerate(sizes) if len(set(found)) == 1]
+    alike = [d for d, extents in enumerate(sizes) if len(set(extents)) == 1]
     given = e.invars[0].aval.ndim - (e.primitive.name == "random_wrap")
     return [
         Factor(tuple(d if _shape(v) else None for v in e.invars), (d,)) for d in alike if d < given

@@ -19,7 +19,7 @@ from olla_xla.segments.equations import has_effect, is_variable, scan_counts
 
 
 class Graph:
-    """A function's jaxpr as a graph: equations, and who makes and who reads each variable."""
+    """A function's jaxpr as a graph: equations, and which of them make and read each variable."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class Graph:
         zeros: Iterable[Any] = (),
         rows: Mapping[Any, Rows] | None = None,
     ) -> None:
-        """Finds the producer and the readers of each variable.
+        """Finds which equation makes each variable and which read it.
 
         Args:
           equations: in an order in which they can run. inputs, outputs: variables.
           rules: how many custom derivative rules, each inside another, are cut; see `called_by`.
           constants: values of the constants of inlined calls; each piece needs them whole.
-          zeros: inputs that are all zeros. rows: what inputs number.
+          zeros: inputs that are all zeros. rows: along which dimension integers of inputs count up.
         """
         self.constants = dict(constants or {})
         self._rules = rules
@@ -61,7 +61,9 @@ class Graph:
 
     @classmethod
     def of(cls, jaxpr: Any, rules: int = 2, rows: Sequence[Rows] = ()) -> Graph:
-        """The graph of a closed jaxpr; `rules` as in `__init__`, `rows` of each input."""
+        """Makes the graph of a closed jaxpr. `rules`: how many custom derivative rules, each inside
+        another, are cut. `rows`: of each input, along which dimension its integers count up.
+        """
         closed, jaxpr = jaxpr, getattr(jaxpr, "jaxpr", jaxpr)
         equations, outputs, constants = prepared(jaxpr)
         constants.update(zip(jaxpr.constvars, getattr(closed, "consts", ()), strict=True))
@@ -77,32 +79,32 @@ class Graph:
         return not atom.aval.shape and bool(atom.val == 0)
 
     def reads(self, i: int) -> set[Any]:
-        """The variables that equation i reads, and the last side effect before it if it has one
-        too.
-
-        An effect is represented by the index of its equation.
+        """Returns the variables that equation `i` reads. If it has a side effect, also the index of
+        the last equation before that has one, so that these keep their order.
         """
-        found = set(filter(is_variable, self.equations[i].invars))
+        read = set(filter(is_variable, self.equations[i].invars))
         if has_effect(self.equations[i]) and (k := bisect.bisect_left(self._effects, i)):
-            found.add(self._effects[k - 1])
-        return found
+            read.add(self._effects[k - 1])
+        return read
 
     def makes(self, i: int) -> set[Any]:
-        """The variables that equation number `i` defines; also `i` if it has a side effect."""
+        """Returns the variables that equation `i` defines; also `i` if it has a side effect."""
         e = self.equations[i]
         return {*e.outvars, i} if has_effect(e) else set(e.outvars)
 
     def factors(self, i: int) -> list[Factor]:
-        """The axes along which equation i, which is no call, can be cut; cached."""
+        """Returns the Factors, axes to cut along, of equation `i`, which is no call; cached."""
         if i not in self._factors:
-            e, found = self.equations[i], factors_of(self.equations[i], self.is_zero)
-            if found and e.primitive.name.startswith(("gather", "scatter")):
-                found = row_factors(e, self.rows(e.invars[1])) + found
-            self._factors[i] = found
+            e, axes = self.equations[i], factors_of(self.equations[i], self.is_zero)
+            if axes and e.primitive.name.startswith(("gather", "scatter")):
+                axes = row_factors(e, self.rows(e.invars[1])) + axes
+            self._factors[i] = axes
         return self._factors[i]
 
     def rows(self, v: Any) -> Rows:
-        """Which parts of integer array `v` count along a dimension, as an iota does; cached."""
+        """Returns where integer array `v` counts up along a dimension, as an iota does: {c: d} if
+        v[..., c] is the index in dimension d, {None: d} if all of `v` is; cached.
+        """
         if not is_variable(v) or v not in self.producer:
             return self._rows.get(v, {}) if is_variable(v) else {}
         if v not in self._rows:
@@ -119,7 +121,7 @@ class Graph:
         return None if i is None else self.equations[i]
 
     def _rows_given(self, i: int, c: Called) -> list[Rows]:
-        """The Rows (what counts along which dimension) of the inputs of a jaxpr that i calls."""
+        """Returns along which dimension each input of a called jaxpr counts up, as an iota does."""
         given, carried = self.equations[i].invars, {k for _, k in c.carried}
         known = [
             None if place is None or k in carried or place[0] >= len(given) else place
@@ -128,7 +130,7 @@ class Graph:
         return [{} if p is None else shifted(self.rows(given[p[0]]), -p[1]) for p in known]
 
     def _rows_called(self, i: int, result: int) -> Rows:
-        """The Rows (what counts along which dimension) of a result, by number, of call i."""
+        """Returns along which dimension result number `result` of a call counts up, as an iota."""
         return agreed(
             shifted(inner.rows(w), place[1])
             for c, inner in self.called(i)
@@ -137,7 +139,7 @@ class Graph:
         )
 
     def called(self, i: int) -> list[tuple[Called, Graph]]:
-        """(Called, graph of its jaxpr) for each jaxpr that equation i calls; cached."""
+        """Returns (Called, graph of its jaxpr) for each jaxpr that equation `i` calls; cached."""
         if i not in self._called:
             calls = called_by(self.equations[i], self._rules > 0)
             inner = [
@@ -149,10 +151,8 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class Blocked:
-    """An equation at which cutting into pieces must stop, with the value that it cannot cut.
-
-    Attributes:
-      equation: its index. value: the variable that is cut. dim: along this dimension.
+    """An equation (its index) at which a cut into pieces must stop, and `value`, a variable that it
+    reads or makes and that is cut along dimension `dim`.
     """
 
     equation: int
@@ -162,10 +162,11 @@ class Blocked:
 
 @dataclasses.dataclass
 class Spread:
-    """How far one cut axis reaches: which variables are cut along it, and in which dimension.
+    """Which variables and equations of a graph are cut into pieces along one axis.
 
     Attributes:
-      cut: variable -> the dimension in which the axis lies, SUM or REDUCED.
+      cut: variable -> the dimension in which the axis lies, SUM (a piece has a partial sum over it)
+        or REDUCED (a piece has a partial result of another reduction).
       chosen: index of an equation -> the factor along which it is cut.
       blocked: the equations at which the cut ends.
     """
@@ -177,11 +178,9 @@ class Spread:
 
 
 def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) -> Spread:
-    """Extends a cut of some variables to all others that can be cut with them.
-
-    Args:
-      seeds: variable -> the dimension along which it is to be cut.
-      inside_call: the graph's inputs exist in pieces only, so none may be read whole as well.
+    """Extends a cut of some variables into pieces to all others that can be cut with them. `seeds`:
+    variable -> the dimension along which it is to be cut. `inside_call`: whether the graph's inputs
+    exist in pieces only, so that none may be read whole as well.
     """
     s = Spread(graph, {}, {}, [])
     # Forward first: a value's readers decide what else must be whole, before its producer leads to
@@ -219,7 +218,9 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
 
 
 def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | None:
-    """Variables that factor `f` would newly cut -> dimension; None if it contradicts `s.cut`."""
+    """Returns {variable: dimension} that cutting equation `i` along Factor `f` would newly cut into
+    pieces; None if that contradicts `s.cut`, what is cut so far. `inside_call`: as in `spread`.
+    """
     e = s.graph.equations[i]
     new: dict[Any, int] = {}
     for v, d in [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]:
@@ -251,7 +252,7 @@ def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | N
 
 
 def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
-    """Whether equation i, if already cut, reads `v` whole or along a dimension other than `d`."""
+    """Whether equation `i`, if `s` cuts it, reads `v` whole or cut along a dimension but `d`."""
     if i not in s.chosen:
         return False
     e = s.graph.equations[i]
@@ -259,7 +260,9 @@ def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
 
 
 def _options(s: Spread, i: int, v: Any, inside_call: bool) -> Iterator[Factor]:
-    """The factors of equation i in which `v` lies along `s.cut[v]`, the dimension it is cut in."""
+    """Yields the Factors (axes to cut along) of equation `i` in which `v` lies along `s.cut[v]`,
+    the dimension in which `s` cuts it into pieces. `inside_call`: as in `spread`.
+    """
     graph, d = s.graph, s.cut[v]
     e = graph.equations[i]
     if e.primitive.name in CALLS:
@@ -275,11 +278,13 @@ def _options(s: Spread, i: int, v: Any, inside_call: bool) -> Iterator[Factor]:
 
 
 class _Contradiction(Exception):
-    """Raised where a call cannot be cut as given; an argument is the equation that forbids it."""
+    """Raised where a call cannot be cut into pieces as asked; it holds the equation at fault."""
 
 
 def forbidding(graph: Graph, b: Blocked) -> Any:
-    """The equation inside a blocked call that prevents the cut; None if there is no such one."""
+    """Returns the equation, inside the call `b.equation`, because of which the call cannot be cut
+    into pieces; None if it is no call or no equation is to blame.
+    """
     e = graph.equations[b.equation]
     if e.primitive.name not in CALLS:
         return None
@@ -292,7 +297,9 @@ def forbidding(graph: Graph, b: Blocked) -> Any:
 
 
 def _call_options(s: Spread, i: int, v: Any) -> Iterator[Factor]:
-    """The factor of call i that cuts `v` as `s` does, with cuts of all jaxprs it calls; or none."""
+    """Yields the Factor of call `i` (scan, ...) that cuts it, and all jaxprs that it calls, into
+    pieces so that `v` and its results are cut as in `s`; nothing if there is none.
+    """
     graph, d = s.graph, s.cut[v]
     e, called = graph.equations[i], graph.called(i)
     if not called or d < 0:
@@ -325,9 +332,10 @@ def _call_options(s: Spread, i: int, v: Any) -> Iterator[Factor]:
 def _cut_calls(
     called: Sequence[tuple[Called, Graph]], at: dict[int, int], operands: int, zeros: set[int]
 ) -> tuple[Spread, ...]:
-    """Cuts a call's jaxprs until they agree; adds to `at` (operand or result number -> dimension).
-
-    Raises _Contradiction if an equation mixes the axis, or needs whole what is cut.
+    """Cuts the jaxprs of one call into pieces until they agree; returns a Spread of each. `at`:
+    number of an operand or result (these follow the `operands` operands) -> cut dimension;
+    extended. `zeros`: operands of zeros only. Raises _Contradiction if an equation mixes the axis,
+    or needs it whole.
     """
     while True:
         before = dict(at)
@@ -339,7 +347,10 @@ def _cut_calls(
 def _spread_called(
     inner: Graph, seeds: Mapping[Any, int], may_be_sums: set[Any]
 ) -> tuple[Spread, set[Any]]:
-    """(spread of `seeds` in a called jaxpr, inputs of `may_be_sums` that must be sums for it)."""
+    """Cuts a called jaxpr into pieces along the dimensions `seeds` of variables; returns (the
+    Spread, those inputs in `may_be_sums` that must be partial sums, one in each piece, for it).
+    Raises _Contradiction if an equation forbids it.
+    """
     summed: set[Any] = set()
     while True:
         s = spread(inner, {**seeds, **dict.fromkeys(summed, SUM)}, inside_call=True)
@@ -356,9 +367,9 @@ def _spread_called(
 def _cut_called(
     c: Called, inner: Graph, at: dict[int, int], operands: int, zeros: set[int]
 ) -> Spread:
-    """Cuts one jaxpr of a call as `at` says (number of operand or result -> dimension); extends it.
-
-    `zeros`: operands of zeros only; what a loop carries from them may be a sum in parts.
+    """Cuts one jaxpr of a call into pieces; returns the Spread, or raises _Contradiction. `at`:
+    number of an operand or result (these follow the `operands` operands) -> cut dimension;
+    extended. `zeros`: operands of zeros only; what a loop carries from them may be a partial sum.
     """
     outs = [None if o is None else (o[0] + operands, o[1]) for o in c.outs]
     # A custom rule's jaxpr also takes cotangents of results, at the places of these results.
@@ -406,7 +417,10 @@ def _cut_called(
 def _seeds_of(
     places: Sequence[tuple[Any, tuple[int, int] | None]], at: Mapping[int, int]
 ) -> dict[Any, int]:
-    """Variable of a called jaxpr -> its cut dimension, from the call's cut operands and results."""
+    """Returns {variable of a called jaxpr: its cut dimension} from `at`, those of the call's
+    operands and results. `places`: (variable, None or (number in `at`, how many more dimensions
+    that has)).
+    """
     seeds: dict[Any, int] = {}
     for w, place in places:
         dim = None if place is None else at.get(place[0])
@@ -421,7 +435,7 @@ def _seeds_of(
 
 
 def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:
-    """The largest number of equal pieces of an axis: the greatest common divisor of its extents."""
+    """Returns how many equal pieces an axis can have: the greatest common divisor of its sizes."""
     units = 0
     for i, f in chosen.items():
         e = equations[i]

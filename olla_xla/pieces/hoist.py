@@ -3,10 +3,9 @@
 Results of scans that depend on nothing carried are made by a scan of their own. A layer's weights
 that are cast, scaled or reshaped in a scan's body are kept for its gradient beside the activations.
 Where a cut goes along the batch, each piece needs all of these weights, and only its part of the
-activations; one call gives no results of both kinds.
-
-Random bits are written as arithmetic on the key and on the place of each, so that a piece makes its
-own. Bits of other generators than JAX's default stay as they are.
+activations; one call gives no results of both kinds. Random bits are written as arithmetic on the
+key and on the place of each, so that a piece makes its own; bits of other generators than JAX's
+default stay as they are.
 """
 
 import functools
@@ -33,30 +32,30 @@ from olla_xla.segments.trace import Inlined, inlined
 
 
 def prepared(jaxpr: Any) -> Inlined:
-    """A jaxpr's equations with jitted calls inlined, scans split, and random bits as arithmetic.
-
+    """Rewrites a jaxpr's equations so that more can run in pieces: jitted calls are inlined,
+    results of scans that need no carry have scans of their own, and random bits are arithmetic.
     What no result needs is left out, also inside loops: derivatives leave such values behind.
     """
     names: dict[Any, Any] = {}
 
-    found = []
+    rewritten = []
     needed, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
     equations, outputs, constants = inlined(needed)
     for e in equations:
         e = e.replace(invars=renamed(e.invars, names))
         if e.primitive.name == "scan" and not e.effects:
-            found += _apart(e, names)
+            rewritten += _apart(e, names)
         if e.primitive.name == "random_bits":
-            found += _written_out(e, names) or [e]
+            rewritten += _written_out(e, names) or [e]
         else:
-            found.append(e)
-    return Inlined(tuple(found), tuple(renamed(outputs, names)), constants)
+            rewritten.append(e)
+    return Inlined(tuple(rewritten), tuple(renamed(outputs, names)), constants)
 
 
 def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
-    """New scans for stacked results of scan `e` that do not depend on its carry; extends `names`.
-
-    Results that share no equation have a scan each: some may be cut where others are whole.
+    """Makes new scans for stacked results of scan `e` that do not depend on its carry; returns
+    their equations and adds {old variable: new one} to `names`. Results that share no equation have
+    a scan each: some may be cut where others are whole.
     """
     body, (constants, carries) = e.params["jaxpr"].jaxpr, scan_counts(e)
     tainted = set(body.invars[constants : constants + carries])
@@ -77,7 +76,10 @@ def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
 
 
 def _alone(e: Any, pure: Sequence[Any], stacked: Sequence[int], names: Any) -> list[Any]:
-    """The scan without carry that computes the results `stacked` of scan `e`, as equations."""
+    """Makes a scan without carry for the results numbered `stacked` of scan `e`; returns its
+    equations and adds {old variable: new one} to `names`. `pure`: the body's equations without
+    effects.
+    """
     p, (constants, carries) = e.params, scan_counts(e)
     closed, body = p["jaxpr"], p["jaxpr"].jaxpr
     fixed, xs = body.invars[:constants], body.invars[constants + carries :]
@@ -98,7 +100,9 @@ def _alone(e: Any, pure: Sequence[Any], stacked: Sequence[int], names: Any) -> l
 def _in_place(
     e: Any, function: Callable[..., Any], atoms: Sequence[Any], made: Sequence[Any], names: Any
 ) -> list[Any]:
-    """Traces `function` to equations that replace results `made` of e; adds them to `names`."""
+    """Traces `function` of the operands `atoms` to equations that replace the results `made` of
+    `e`; returns them and adds {old variable: new one} to `names`; [] if it has constants.
+    """
     traced = jax.make_jaxpr(function)(
         *(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in atoms)
     )
@@ -114,7 +118,10 @@ def _in_place(
 
 
 def _written_out(e: Any, names: dict[Any, Any]) -> list[Any]:
-    """Equations that compute `random_bits` from counters; [] for generators but Threefry."""
+    """Returns equations that compute a `random_bits` equation from the place of each element, and
+    adds {its result: theirs} to `names`; [] but for Threefry's, if partitionable and of 32 bits at
+    most.
+    """
     (keys,), width, shape = e.invars, e.params["bit_width"], e.params["shape"]
     is_counted = jax.config.jax_threefry_partitionable and width <= 32
     if str(keys.aval.dtype) != "key<fry>" or not is_counted or math.prod(shape) > 2**32:
@@ -123,7 +130,7 @@ def _written_out(e: Any, names: dict[Any, Any]) -> list[Any]:
 
 
 def _bits(width: int, shape: tuple[int, ...], keys: Any) -> Any:
-    """The bits of each key, [*keys.shape, *shape], as `jax.random.bits` gives them."""
+    """Returns the random bits of keys, [*keys.shape, *shape], as `jax.random.bits` gives them."""
     rank, each = keys.ndim, (1,) * keys.ndim + shape
     data = jax.random.key_data(keys)
     first, second = (

@@ -27,7 +27,7 @@ _LITTLE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class PiecesTrial:
-    """A function compiled in a number of pieces: its totals and predicted times.
+    """A function compiled to run in a number of pieces of an axis: total bytes and predicted times.
 
     Attributes:
       pieces: how many; 1: the function as it is. xla_bytes: XLA's total in its own order.
@@ -45,7 +45,7 @@ class PiecesTrial:
 
 @dataclasses.dataclass(frozen=True)
 class FissionChoice:
-    """The number of pieces chosen for one signature, and what was tried.
+    """In how many pieces of an axis a function runs for one signature, and what was tried.
 
     Attributes:
       pieces: how many; 1: the function is not cut. trials: those compiled, by number of pieces.
@@ -59,7 +59,7 @@ class FissionChoice:
 
 
 class FissionFunction(ChosenFunction):
-    """A planned function that is cut into the fewest pieces that meet its memory budget.
+    """A planned function that runs in the fewest pieces of an axis that meet its memory budget.
 
     Each new signature is compiled in XLA's own order with 1, 2, 4, ... pieces, until one meets the
     budget or more pieces save nothing. Then plans with fewer pieces are tried, as long as they meet
@@ -79,7 +79,9 @@ class FissionFunction(ChosenFunction):
 def fission_function(
     function: Callable[..., Any], jit_options: Mapping[str, Any], plan_settings: PlanSettings
 ) -> FissionFunction:
-    """The function, planned in pieces; InputError without a budget, with a plan, or plans off."""
+    """Returns the function, planned in the fewest pieces that meet its budget. Raises InputError if
+    the settings have no memory budget, or a plan, or turn planning off.
+    """
     if (
         plan_settings.options.budget_bytes is None
         or plan_settings.plan is not None
@@ -93,7 +95,7 @@ def fission_function(
 
 
 def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
-    """Compiles in XLA's own order; returns (total bytes, predicted seconds of a step)."""
+    """Compiles in XLA's own order; returns (device's total bytes, predicted seconds of a step)."""
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name
@@ -103,7 +105,7 @@ def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
 
 
 class _Search:
-    """The search for the number of pieces of one signature."""
+    """The search for the number of pieces of an axis in which a function runs for one signature."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class _Search:
         self._reason = ""
 
     def run(self) -> tuple[FissionChoice, PlannedFunction]:
-        """(the choice for the signature, the planned function with that number of pieces)."""
+        """Returns (what is chosen for the signature, the planned function in that many pieces)."""
         pieces = self._fewest_unplanned()
         if pieces is None:
             least = min(t.xla_bytes for t in self._trials.values())
@@ -149,7 +151,9 @@ class _Search:
         return max(n for n in self._trials if n < pieces)
 
     def _fewest_unplanned(self) -> int | None:
-        """The fewest pieces with which XLA's own order fits the budget; None where none does."""
+        """Returns the fewest pieces, of 1, 2, 4, ..., with which XLA's own order meets the budget;
+        None if none of those that are compiled does.
+        """
         self._compile(1)
         if self._trials[1].xla_bytes <= self._budget:
             return 1

@@ -42,35 +42,35 @@ class Pieces:
 
     @classmethod
     def of(cls, units: int, pieces: int, devices: Devices | None = None) -> Pieces:
-        """Divides an axis of `units` units into at most `pieces` pieces of nearly equal size.
-
-        Args:
-          units: of the whole axis. pieces: how many; at most one for each unit is made.
-          devices: over which the axis is sharded, or None.
+        """Divides an axis of `units` smallest equal parts into at most `pieces` pieces of nearly
+        equal size, which hold one part or more each. `devices`: those over which the axis is
+        sharded, or None.
         """
         units //= 1 if devices is None else devices.count
         return cls(units, -(-units // min(pieces, units)), devices)
 
     def piece(self, count: int, start: Any) -> Piece:
-        """The piece of `count` units from unit `start` on, in each device's part of the axis."""
+        """Returns the piece of `count` units (smallest equal parts) from unit `start` on, in the
+        part of the axis of the device that runs this.
+        """
         if self.devices is None:
             return Piece(self.units, count, start, self.on_cpu)
         first = jax.lax.axis_index(self.devices.names) * self.units
         return Piece(self.units * self.devices.count, count, first + start)
 
     def number(self, piece: Piece) -> Any:
-        """The index of a piece along the whole axis, over all devices that share the axis."""
+        """Returns a piece's index along the whole axis, over all devices that share the axis."""
         device, start = jnp.divmod(piece.start, self.units)
         return device * len(self) + start // self.count
 
     @property
     def full(self) -> int:
-        """How many full pieces (of `count` units each) there are."""
+        """The number of full pieces, of `count` units (smallest equal parts of the axis) each."""
         return self.units // self.count
 
     @property
     def rest(self) -> int:
-        """How many units the last, smaller piece has; 0 if all pieces are full."""
+        """The units (smallest equal parts of the axis) in the last, smaller piece; 0 if none is."""
         return self.units % self.count
 
     def __len__(self) -> int:
@@ -89,11 +89,10 @@ def run_region(
     accumulate_dtype: Any,
     devices: Devices | None = None,
 ) -> dict[Any, Any]:
-    """Runs a region of a function, a piece at a time, in a loop; returns variable -> result.
-
-    Under differentiation a piece is computed again in the backward pass, inside its own iteration.
-    `values`: variable -> value of the region's inputs. `devices`: those over which the axis is
-    sharded; each cuts its own part of it.
+    """Runs a region, equations cut along an axis, a piece at a time in a loop; returns {variable:
+    result}. Under differentiation a piece is computed again in the backward pass, inside its own
+    iteration. `values`: variable -> value of the region's inputs. `devices`: those over which the
+    axis is sharded; each cuts its own part of it.
     """
     inputs = [v for v, _ in region.cut_inputs]
     forward = _Forward(region, Pieces.of(region.units, pieces, devices), accumulate_dtype)
@@ -111,7 +110,7 @@ def run_region(
 
 @dataclasses.dataclass(frozen=True)
 class _Forward:
-    """A region as a function: (whole inputs, cut inputs) -> (sums, results joined from pieces)."""
+    """A region as a function: (inputs read whole, inputs cut) -> (sums, results joined again)."""
 
     region: Region
     pieces: Pieces
@@ -133,9 +132,8 @@ class _Forward:
 
     @property
     def joined(self) -> list[tuple[Any, int]]:
-        """(shape and dtype, dimension) of each result that is joined from pieces.
-
-        Of a reduction (REDUCED) there is one row for each piece.
+        """(shape and dtype, dimension) of each result that is joined from pieces. Of a reduction
+        that is no sum there is one row for each piece, and the dimension is REDUCED.
         """
         rows = [(x, REDUCED) for e in self.region.reduced.values() for x in part_types(e)]
         return [*((v.aval, d) for v, d in self.region.stacked), *rows]
@@ -153,10 +151,9 @@ class _Forward:
 
 
 def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
-    """The region's function whose gradients of whole inputs are added in the wider type.
-
-    JAX adds the gradient of a loop's constant in the constant's type, and XLA fails to compile sums
-    over devices of a narrow type.
+    """Returns `forward`, a function that runs in pieces, with a derivative that adds the gradients
+    of inputs that each piece reads whole in the wider type. JAX adds the gradient of a loop's
+    constant in the constant's type, and XLA fails to compile sums over devices of a narrow type.
     """
     region = forward.region
     dims, joined = [d for _, d in region.cut_inputs], forward.joined
@@ -219,11 +216,10 @@ def _over_pieces(
     stacked: Sequence[tuple[Any, int]],
     accumulate_dtype: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Runs `function` on all pieces: (its sums added up, its other results joined), on all devices.
-
-    Args:
-      whole: what each piece reads whole. xs: arrays and the dimensions along which they are cut.
-      sums: shapes of the sums. stacked: the other results' shapes, and dimensions to join along.
+    """Runs `function` on all pieces of an axis, on all devices; returns (its sums added up, its
+    other results joined). `whole`: what each piece reads whole. `xs`: arrays and the dimensions
+    along which they are cut. `sums`: their shapes. `stacked`: the other results' shapes, and
+    dimensions to join along.
     """
     dims, devices = [d for _, d in xs], pieces.devices
 
@@ -291,10 +287,9 @@ def _loop(
     *,
     in_place: bool,
 ) -> tuple[list[Any], list[Any]]:
-    """Runs a function on all pieces on one device, in a `scan`: (sums, joined results).
-
-    Results that are joined along another dimension than the first are written into place by each
-    piece: stacked along a new first dimension they would have to be transposed afterwards.
+    """Runs a function on all pieces of an axis on one device, in a `scan`; returns (sums, joined
+    results). Results that are joined along another dimension than the first are written into place
+    by each piece: stacked along a new first dimension they would have to be transposed afterwards.
 
     Args:
       sums: their accumulators. zero: the value these start with. xs, stacked: as in `_over_pieces`.
@@ -327,12 +322,12 @@ def _loop(
         return [parts[k] for k in range(len(xs))]
 
     def put(held: Sequence[Any], arrays: Sequence[Any], start: Any) -> list[Any]:
-        found = []
+        updated = []
         for k, whole in zip(placed, held, strict=True):
             d = stacked[k][1]
             at = start * (whole.shape[d] // units)
-            found.append(jax.lax.dynamic_update_slice_in_dim(whole, arrays[k], at, d))
-        return found
+            updated.append(jax.lax.dynamic_update_slice_in_dim(whole, arrays[k], at, d))
+        return updated
 
     def body(carry: Any, x: Any) -> Any:
         (totals, held), (start, leading) = carry, x
@@ -362,13 +357,13 @@ def _loop(
 
 
 def _unwritten(of: Any, d: int, devices: Devices | None) -> Any:
-    """Zeros of a result's shape; with devices, of one device's part of it along dimension d."""
+    """Returns zeros of a result's shape; with devices, of one's part of it along dimension `d`."""
     count = 1 if devices is None else devices.count
     return jnp.zeros((*of.shape[:d], of.shape[d] // count, *of.shape[d + 1 :]), of.dtype)
 
 
 def _split(x: Any, d: int, pieces: Pieces) -> Any:
-    """The full pieces of an array along dimension d, stacked along a new first dimension."""
+    """Returns the full pieces of an array along dimension `d`, stacked along a new dimension 0."""
     unit = x.shape[d] // pieces.units
     x = jax.lax.slice_in_dim(x, 0, unit * pieces.count * pieces.full, axis=d)
     shape = (*x.shape[:d], pieces.full, unit * pieces.count, *x.shape[d + 1 :])

@@ -27,24 +27,22 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.segments.spill import SpillPlan, spilled_by_waits
 
 _logger = logging.getLogger("olla_xla")
-
 LITTLE, _MUCH = 0.005, 0.1
 """Parts of a step's time that scans may wait for copies in the first trial with some, and in the
 second, where no overhead is given. In the last all copies are made; of those plans make few."""
-
 _WORTH = 0.01
 """Part of a step's time that it may take longer, for which it is planned again."""
-
 _ALIKE = 1.001
 """Times the best up to which the other figure decides."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HostTrial:
-    """A plan of a function that writes a part of what its scans store to host memory.
+    """A plan of a function that keeps in host memory some of what its scans store for other scans.
 
     Attributes:
-      spilled: that part, before the plan computes some of it again; bytes on all devices together.
+      spilled: these arrays, before the plan computes some of them again; bytes on all devices
+        together.
       bytes: XLA's total on a device; if the budget is not met, the least that was reached.
       host_bytes: XLA's total in host memory, of a device. seconds: predicted time of a step.
       fits: whether it is within the budget and the time.
@@ -66,11 +64,11 @@ class HostTrial:
 
 @dataclasses.dataclass(frozen=True)
 class HostChoice:
-    """The part that is spilled for one signature, and what was tried.
+    """Which arrays are kept in host memory for one signature, and what was tried.
 
     Attributes:
-      chosen: the trial that is run. trials: all, from nothing spilled to most.
-      host_reason: why nothing is spilled, or "".
+      chosen: the trial that is run. trials: all, from nothing in host memory to most.
+      host_reason: why nothing is in host memory, or "".
       overhead: predicted time added to that of XLA's own order, as a part of it.
     """
 
@@ -87,7 +85,7 @@ class HostChoice:
 
 
 class HostFunction(ChosenFunction):
-    """A planned function that keeps a part of what scans store in host memory: the best part."""
+    """A planned function that keeps the best part of what its scans store in host memory."""
 
     _word = "with {} in host memory"
 
@@ -116,7 +114,7 @@ class HostFunction(ChosenFunction):
 
 
 class _Search:
-    """The search for the part of what scans store that one signature spills to host memory."""
+    """The search for which of the arrays that scans store one signature keeps in host memory."""
 
     def __init__(
         self, plain: PlannedFunction, settings: PlanSettings, most: int, args: Any, kwargs: Any
@@ -133,7 +131,9 @@ class _Search:
         self._tried(plain, SpillPlan(()))
 
     def run(self) -> tuple[HostChoice, PlannedFunction]:
-        """(the choice, its planned function); BudgetError if nothing tried meets the budget."""
+        """Returns (the choice, its planned function); BudgetError if nothing tried meets the
+        budget.
+        """
         options, ways = self._settings.options, []
         first = self._trials[0][0]
         enough = self._is_enough(first)
@@ -162,7 +162,9 @@ class _Search:
         return HostChoice(best, trials, reason, best.seconds / self._allowed(0.0) - 1), function
 
     def _best(self) -> tuple[HostTrial, PlannedFunction]:
-        """The fitting trial with least time if there is a memory budget, else with least bytes."""
+        """Returns the trial with least time if there is a memory budget, else with least bytes, of
+        those within the budget and the time; the first of all if there is none.
+        """
         order = -1 if self._settings.options.budget_bytes is None else 1
         fitting = [found for found in self._trials if found[0].fits] or self._trials[:1]
         least = min((t.seconds, t.bytes)[::order][0] for t, _ in fitting)
@@ -179,7 +181,7 @@ class _Search:
         return fits and trial.seconds <= self._allowed(0.0)
 
     def _allowed(self, overhead: float) -> float:
-        """XLA's own seconds for a step, as predicted, times (1 + overhead)."""
+        """Returns the predicted seconds of a step in XLA's own order, times (1 + overhead)."""
         if math.isnan(self._own_seconds):
             own = own_jit(functools.partial(self._function), **self._jit_options)
             self._own_seconds = self._seconds(own.lower(*self._args, **self._kwargs).compile())
@@ -189,9 +191,9 @@ class _Search:
         return run_seconds(module_from_bytes(final_module(compiled)), self._cost)
 
     def _try_spilled(self, spilled: Callable[..., Any], part: SpillPlan) -> None:
-        """Plans a function that spills `part`; again with an overhead that its time leaves.
-
-        `max_overhead` is a fraction of the spilled step's own time: that may be longer or shorter.
+        """Plans `spilled`, a function that keeps the arrays `part` in host memory; without a memory
+        budget again with an overhead that its time leaves. `max_overhead` is a fraction of the
+        spilled step's own time: that may be longer or shorter.
         """
         settings, options = self._settings, self._settings.options
         own = self._tried(planned_function(spilled, self._jit_options, settings), part)
@@ -205,7 +207,9 @@ class _Search:
             self._tried(planned_function(spilled, self._jit_options, settings), part)
 
     def _tried(self, function: PlannedFunction, spilled: SpillPlan) -> float | None:
-        """Plans and compiles, and adds the trial; seconds in XLA's own order, or None."""
+        """Plans, compiles and records a function that keeps `spilled` in host memory as a trial;
+        returns its predicted seconds in XLA's own order, or None if it fails.
+        """
         try:
             compiled = function.lower(*self._args, **self._kwargs).compile()
         except BudgetError as error:
@@ -229,7 +233,7 @@ class _Search:
         return own
 
     def _in_time(self, seconds: float) -> bool:
-        """Whether a step of `seconds` meets max_overhead, or is as fast as without spilling."""
+        """Whether a step of `seconds` meets `max_overhead`, or is as fast as the first trial's."""
         options = self._settings.options
         if not self._trials or (options.budget_bytes is not None and options.max_overhead is None):
             return True

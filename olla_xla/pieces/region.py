@@ -17,7 +17,8 @@ LIGHT = frozenset(("broadcast_in_dim", "iota"))
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """A part of a function that runs a piece at a time: its equations and how each is cut.
+    """A part of a function that runs a piece of an axis at a time: its equations and how each is
+    cut.
 
     Attributes:
       members: their indices, ascending. before, after: indices of those that run before and after.
@@ -47,17 +48,15 @@ class Region:
 
     @property
     def reads(self) -> list[Any]:
-        """The variables that a region reads, whole ones and those that are cut."""
+        """The variables that the region's equations read from outside, whole or in pieces."""
         return [*self.whole_inputs, *(v for v, _ in self.cut_inputs)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """A loop, branch or checkpoint that contains regions, in the jaxprs that it calls.
-
-    Attributes:
-      before, after: as of a Region. equations: the loop, branch or checkpoint alone.
-      bodies: the graphs of the jaxprs in `called_by`, and the steps of each.
+    """A loop, branch or checkpoint in whose body Regions run in pieces. `before`, `after`: as of a
+    Region. `equations`: the loop, branch or checkpoint alone. `bodies`: the graphs of the jaxprs in
+    `called_by`, and the steps of each.
     """
 
     graph: Graph
@@ -76,7 +75,7 @@ AnyStep = Graph | Region | Within
 
 
 def regions_in(steps: Iterable[AnyStep]) -> Iterator[tuple[Region, Any]]:
-    """(region, the innermost call equation that contains it or None) for all regions, in order."""
+    """Yields (Region, innermost call equation around it or None) for all that run in pieces."""
     for step in steps:
         if isinstance(step, Region):
             yield step, None
@@ -86,30 +85,29 @@ def regions_in(steps: Iterable[AnyStep]) -> Iterator[tuple[Region, Any]]:
 
 
 def _below(graph: Graph, sources: set[int]) -> set[int]:
-    """Indices of equations that depend on those in `sources`; some may be in `sources` too."""
+    """Returns indices of equations that depend on those in `sources`; some may be in `sources`."""
     tainted = {v for i in sources for v in graph.makes(i)}
-    found = set()
+    below = set()
     for i in range(min(sources, default=0), len(graph.equations)):
         if not tainted.isdisjoint(graph.reads(i)):
-            found.add(i)
+            below.add(i)
             tainted |= graph.makes(i)
-    return found
+    return below
 
 
 def _above(graph: Graph, sinks: set[int]) -> set[int]:
-    """Indices of equations on which those in `sinks` depend."""
+    """Returns the indices of equations on which those in `sinks` depend."""
     wanted = {v for i in sinks for v in graph.reads(i)}
-    found = set()
+    above = set()
     for i in range(max(sinks, default=-1), -1, -1):
         if not wanted.isdisjoint(graph.makes(i)):
-            found.add(i)
+            above.add(i)
             wanted |= graph.reads(i)
-    return found
+    return above
 
 
 def settled(s: Spread) -> tuple[list[Region], list[int]]:
-    """Turns a spread cut into regions, each of which can run as one step of the function.
-
+    """Turns the cut of an axis into regions, which run in pieces as one step of the function each.
     An equation outside a region may depend on it and feed it, as a mean over the axis by which each
     element is divided. It needs all pieces before the first can run. Either the members above it or
     those below it leave the region, whichever make fewer bytes. Or those above it run twice: whole
@@ -117,7 +115,7 @@ def settled(s: Spread) -> tuple[list[Region], list[int]]:
 
     Returns:
       (regions, equations): at most one region in which nothing runs twice (the first), and at most
-      one in which something does; the indices of equations that depend on a region and feed it.
+        one in which something does; the indices of equations that depend on a region and feed it.
     """
     ended: list[int] = []
     regions: list[Region] = []
@@ -139,7 +137,9 @@ def settled(s: Spread) -> tuple[list[Region], list[int]]:
 
 
 def _first(graph: Graph, members: set[int], twice: set[int]) -> frozenset[int]:
-    """Indices of equations that can run before the region if those in `twice` also run there."""
+    """Returns indices of equations that can run before a region (equations `members`, which run in
+    pieces) if those in `twice` also run there, whole.
+    """
     tainted: set[Any] = set()
     first = set()
     for i in range(len(graph.equations)):
@@ -157,7 +157,7 @@ def _weight(graph: Graph, part: set[int]) -> int:
 
 
 def _sound(s: Spread, members: set[int]) -> set[int]:
-    """The members except those that read parts of a sum (SUM) which no member makes."""
+    """Returns `members` (equations) but those that read partial sums which none of them makes."""
     kept: set[int] = set()
     made: set[Any] = set()
     for i in sorted(members):
@@ -169,10 +169,9 @@ def _sound(s: Spread, members: set[int]) -> set[int]:
 
 
 def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset()) -> list[Region]:
-    """A list with the region of these equations; empty if they cannot run in pieces.
-
-    `first`: equations that run before the region, possibly members too; no member may feed one of
-    them by way of others.
+    """Returns a list with the region of these equations, cut as in `s`; [] if they cannot run in
+    pieces. `first`: equations that run before the region, possibly members too; no member may feed
+    one of them by way of others.
     """
     graph = s.graph
     if first:
@@ -225,7 +224,9 @@ def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset())
 
 
 def _ties(graph: Graph, members: set[int], first: frozenset[int]) -> bool:
-    """Whether members compare values computed twice with elements of those of the first run."""
+    """Whether equations `members`, run in pieces, compare values that they compute again with
+    elements (as the maximum) of those that ran whole in `first`.
+    """
 
     def equations(of: Iterable[int]) -> list[Any]:
         return [graph.equations[i] for i in sorted(of)]
@@ -235,9 +236,9 @@ def _ties(graph: Graph, members: set[int], first: frozenset[int]) -> bool:
 
 
 def _compared(s: Spread, reductions: set[int], results: set[Any], outside: Sequence[int]) -> bool:
-    """Whether equations outside compare a region's result with a maximum that pieces make of it.
-
-    XLA may make a value in two kernels of a piece, for its maximum and as a result.
+    """Whether equations outside compare a result of a region with a maximum that the region takes
+    of it: XLA may compute a value in two kernels of a piece, for its maximum and as a result, and
+    so round it otherwise.
     """
     equations = [s.graph.equations[i] for i in sorted(reductions)]
     again = results.union(*map(operands, equations))
@@ -246,7 +247,9 @@ def _compared(s: Spread, reductions: set[int], results: set[Any], outside: Seque
 
 
 def _results(graph: Graph, members: set[int], first: frozenset[int]) -> set[Any]:
-    """Variables of members that are outputs or read outside; `first` computes its own copies."""
+    """Returns the variables made by equations `members` that are outputs or read outside; those in
+    `first`, which run before the members, compute their own copies.
+    """
     made = {v for i in members for v in graph.equations[i].outvars}
     results = made & set(filter(is_variable, graph.outputs))
     for v in made:
@@ -256,7 +259,7 @@ def _results(graph: Graph, members: set[int], first: frozenset[int]) -> set[Any]
 
 
 def _leading_out(graph: Graph, members: set[int], first: frozenset[int]) -> set[int]:
-    """The members on which results of the region depend."""
+    """Returns those of equations `members` on which the variables of `_results` depend."""
     wanted, kept = _results(graph, members, first), set()
     for i in sorted(members, reverse=True):
         e = graph.equations[i]
@@ -282,20 +285,16 @@ _CHOOSING = frozenset(
     """.split()
 )
 """Primitives whose results are elements of their operands, as they are or negated."""
-
 _TELLING = CALLS | frozenset("ceil eq eq_to floor ge gt le le_to lt lt_to ne round sign".split())
 """Primitives whose results may be others for operands that differ in the last bit."""
 
 
 def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence[Any]) -> bool:
-    """Whether a value is computed twice and the two are compared, so that rounding matters.
-
-    What is computed from both copies element by element, as `x - max(x)`, may not be compared with
-    anything.
-
-    Args:
-      before: equations that run once, before those in pieces, in order. twice: variables that are
-        computed before them and again in pieces. again: the equations in pieces, in order.
+    """Whether a value is computed twice and the two are compared, so that rounding matters. What is
+    computed from both copies element by element, as `x - max(x)`, may not be compared with
+    anything. `before`: equations that run once, before those in pieces, in order. `twice`:
+    variables that are computed before them and again in pieces. `again`: the equations in pieces,
+    in order.
     """
     first, second = set[Any](), set(twice)
     for e in before:

@@ -18,9 +18,9 @@ d; None -> d where the whole array does."""
 
 
 def rows_made(e: Any, rows: Callable[[Any], Rows], made_by: Callable[[Any], Any]) -> Rows:
-    """The Rows (which parts count along a dimension) of the one result of an equation, no call.
-
-    `rows`: the Rows of an operand. `made_by`: the equation that makes an operand, or None.
+    """Returns where the one result of an equation, no call, counts up along a dimension: {c: d} if
+    result[..., c] is the index in dimension d, {None: d} if all of it is. `rows`: the same of an
+    operand. `made_by`: the equation that makes an operand, or None.
     """
     name, p = e.primitive.name, e.params
     if name == "iota":
@@ -31,48 +31,47 @@ def rows_made(e: Any, rows: Callable[[Any], Rows], made_by: Callable[[Any], Any]
         (given,), made = (v.aval.shape for v in e.invars[:1]), e.outvars[0].aval.shape
         d = rows(e.invars[0]).get(None)
         pairs = enumerate(p["broadcast_dimensions"]) if "shape" in p else reshapes(e)
-        found = [int(k) for i, k in pairs if i == d and given[i] == made[k]]
-        return {None: found[0]} if found else {}
+        counted = [int(k) for i, k in pairs if i == d and given[i] == made[k]]
+        return {None: counted[0]} if counted else {}
     if name == "select_n" and _is_below_zero(made_by(e.invars[0]), rows):
         return rows(e.invars[1])  # jnp counts indices below zero from the end
     if name == "concatenate" and p["dimension"] == e.outvars[0].aval.ndim - 1:
-        first, found = 0, {}
+        first, counted = 0, {}
         for v in e.invars:
             known = rows(v)
             for c in range(n := v.aval.shape[-1]):
                 d = known.get(c, known.get(None))
                 if d is not None and d < v.aval.ndim - 1:
-                    found[first + c] = d
+                    counted[first + c] = d
             first += n
-        return found
+        return counted
     return {}
 
 
 def _is_below_zero(e: Any, rows: Callable[[Any], Rows]) -> bool:
-    """Whether an equation is `row numbers < 0`, which is False everywhere."""
+    """Whether equation `e` is `x < 0` of an `x` that `rows` says counts up from 0: always False."""
     if e is None or e.primitive.name != "lt" or is_variable(e.invars[1]):
         return False
     return e.invars[1].val == 0 and None in rows(e.invars[0])
 
 
 def agreed(found: Iterable[Rows]) -> Rows:
-    """The entries that all these Rows have, for a result that several branches may make."""
+    """Returns the entries that all these Rows (what counts up along which dimension) share."""
     one, *others = [*found] or [{}]
     return {c: d for c, d in one.items() if all(other.get(c) == d for other in others)}
 
 
 def shifted(rows: Rows, by: int) -> Rows:
-    """The Rows (what counts along which dimension) of an array with `by` more first dimensions.
-
-    `by` may be negative; entries of dimensions that are gone are left out.
+    """Returns the Rows (along which dimension parts count up) of an array with `by` more first
+    dimensions. `by` may be negative; entries of dimensions that are gone are left out.
     """
     return {c: d + by for c, d in rows.items() if d + by >= 0}
 
 
 def row_factors(e: Any, rows: Rows) -> list[Factor]:
-    """Factors of a gather or scatter along the dimensions that its indices count (`rows`)."""
+    """Returns Factors (axes to cut) of a gather or scatter, along which its indices count up."""
     name, operand, indices = e.primitive.name, e.invars[0].aval, e.invars[1].aval
-    numbers, found = e.params["dimension_numbers"], []
+    numbers, factors = e.params["dimension_numbers"], []
     if name == "gather":
         dims, alone = numbers.start_index_map, numbers.collapsed_slice_dims
         batch = [d for d in range(e.outvars[0].aval.ndim) if d not in numbers.offset_dims]
@@ -84,5 +83,5 @@ def row_factors(e: Any, rows: Rows) -> list[Factor]:
             continue
         others = (batch[d],) if name == "gather" else (dims[c],)
         ins = (dims[c], d) if name == "gather" else (dims[c], d, batch[d])
-        found.append(Factor(ins, others, component=c))
-    return found
+        factors.append(Factor(ins, others, component=c))
+    return factors

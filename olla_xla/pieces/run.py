@@ -29,11 +29,10 @@ from olla_xla.segments.equations import (
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One piece of a cut axis: a range of its units.
+    """One piece of a cut axis: a range of its units, the most equal parts it can be cut into.
 
     Attributes:
-      units: the most equal parts the axis can be cut into. count: how many of them it holds.
-      start: the first of them; may be traced.
+      units: those of the axis. count: how many of them it holds. start: the first; may be traced.
       on_cpu: whether it runs on a CPU for certain.
     """
 
@@ -43,7 +42,7 @@ class Piece:
     on_cpu: bool = False
 
     def size(self, whole: int) -> int:
-        """The piece's size along a dimension that has the size `whole` for the whole axis."""
+        """Returns the piece's size along a dimension whose size for the whole axis is `whole`."""
         return whole // self.units * self.count
 
 
@@ -54,13 +53,10 @@ def run_piece(
     pieces: Mapping[Any, Any],
     piece: Piece,
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Evaluates equations for one piece: those in `chosen` on slices, others on whole arrays.
-
-    Args:
-      whole, pieces: values by variable, of what is given whole and of what is given for the piece.
-
-    Returns:
-      New dicts (whole, pieces) with the results too; those cut or summed are in `pieces`.
+    """Evaluates equations for one piece of an axis: those in `chosen` on slices, others on whole
+    arrays. `whole`, `pieces`: values by variable, of what is given whole and of what is given for
+    the piece. Returns new dicts (whole, pieces) with the results too; those cut or summed are in
+    `pieces`.
     """
     whole, pieces = dict(whole), dict(pieces)
     for i, e in enumerate(equations):
@@ -77,7 +73,7 @@ def run_piece(
 
 
 def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
-    """Results of an equation in one piece; `values`: pieces where the factor cuts, else whole."""
+    """Evaluates an equation on one piece; `values`: slices where Factor `f` cuts, others whole."""
     name, params = e.primitive.name, dict(e.params)
     if name in CALLS:
         functions = [_function(s, piece) for s in f.inner]
@@ -117,7 +113,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
 
 
 def _counted_from(first: Any, indices: Any, component: int) -> Any:
-    """Indices (signed) with `first` subtracted from one component of each index vector."""
+    """Returns indices (signed) with `first` subtracted from one component of each index vector."""
     dtype = promoted(indices.dtype, jnp.int32)
     if not jnp.issubdtype(dtype, jnp.signedinteger):
         dtype = jnp.int32
@@ -142,7 +138,9 @@ _Function = Callable[..., list[Any]]
 
 
 def _function(s: Spread, piece: Piece) -> _Function:
-    """A cut jaxpr as a Python function, whose cut inputs and outputs are those of one piece."""
+    """Makes a Python function of a jaxpr that `s` cuts into pieces: it takes the inputs that one
+    piece has, and returns the outputs that it makes.
+    """
 
     def function(*values: Any) -> list[Any]:
         given = dict(zip(s.graph.inputs, values, strict=True))
@@ -202,7 +200,9 @@ def _while(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> lis
 
 
 def _custom_jvp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
-    """Runs a custom_jvp call on a piece: the function and the user's own rule, both cut."""
+    """Runs a custom_jvp call on a piece. `functions`: its function, and if the user's rule is cut
+    too, that: from arguments and tangents to results and tangents.
+    """
     if len(functions) == 1:
         return functions[0](*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
@@ -219,7 +219,9 @@ def _custom_jvp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -
 
 
 def _custom_vjp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
-    """Runs a custom_vjp call on a piece; `functions`: the function, and both rules in one."""
+    """Runs a custom_vjp call on a piece. `functions`: its function, and if its rules are cut too,
+    one that runs both, from arguments and cotangents of results to cotangents of arguments.
+    """
     if len(functions) == 1:
         return functions[0](*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
@@ -247,9 +249,8 @@ _DROPPING = (GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def is_one_each(e: Any) -> bool:
-    """Whether a scatter-add adds to one element of each row, and ignores indices out of range.
-
-    So is the gradient of `jnp.take_along_axis` of one element, as of a label's logit.
+    """Whether a scatter-add adds to one element of each row, and ignores indices out of range. So
+    does the gradient of `jnp.take_along_axis` of one element, as of a label's logit.
     """
     numbers, operand, indices = e.params["dimension_numbers"], e.invars[0].aval, e.invars[1].aval
     along = numbers.inserted_window_dims
@@ -263,9 +264,8 @@ def is_one_each(e: Any) -> bool:
 
 
 def with_one_added(e: Any, operand: Any, indices: Any, updates: Any) -> Any:
-    """The result of a scatter-add for which `is_one_each` is true, by a select, which XLA can fuse.
-
-    A scatter's result is a buffer of its own: of a loss over a vocabulary the largest.
+    """Computes a scatter-add for which `is_one_each` is true, by a select, which XLA can fuse. A
+    scatter's result is a buffer of its own: of a loss over a vocabulary the largest.
     """
     numbers = e.params["dimension_numbers"]
     (along,) = numbers.inserted_window_dims
@@ -283,19 +283,17 @@ _BY_ROWS = Layout((0, 1))
 
 
 def takes_rows(e: Any) -> bool:
-    """Whether a dot_general sums over the rows of two bfloat16 matrices, as a weight gradient.
-
-    XLA's library for CPUs takes a first operand only where its last dimension is summed over. For
-    others XLA converts both operands to float32, before a loop if they do not change in it.
+    """Whether a dot_general sums over the rows of two bfloat16 matrices, as a weight's gradient
+    does. XLA's library for CPUs takes a first operand only where its last dimension is summed over.
+    For others XLA converts both operands to float32, before a loop if they do not change in it.
     """
     matrices = all(v.aval.ndim == 2 and v.aval.dtype == "bfloat16" for v in e.invars)
     return matrices and e.params["dimension_numbers"] == (((0,), (0,)), ((), ()))
 
 
 def product_of_rows(e: Any, operands: Sequence[Any], start: Any) -> Any:
-    """The result of a dot_general that `takes_rows`; its smaller operand is copied, transposed.
-
-    The copy depends on `start`, the piece's, so that it is not held beyond its iteration.
+    """Computes a dot_general that sums over the rows of two matrices, with a transposed copy of the
+    smaller. It depends on `start`, the piece's, so that it is not held beyond its iteration.
     """
     left, right = operands
     first = left.size < right.size

@@ -25,12 +25,12 @@ class Devices:
     count: int
 
     def spec(self, d: int) -> PartitionSpec:
-        """The PartitionSpec of an array whose dimension d is sharded over these axes."""
+        """Returns the PartitionSpec of an array whose dimension `d` these devices share."""
         return PartitionSpec(*(None,) * d, self.names)
 
 
 def refuse_explicit(graph: Graph) -> None:
-    """Raises InputError if a value's type has a sharding over explicit mesh axes."""
+    """Raises InputError if the type of a value in `graph` is sharded over explicit mesh axes."""
     for v in (*graph.inputs, *(v for e in graph.equations for v in e.outvars)):
         spec = getattr(getattr(v.aval, "sharding", None), "spec", ())
         if any(axes is not None for axes in spec):
@@ -41,12 +41,11 @@ def refuse_explicit(graph: Graph) -> None:
 
 
 def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any]:
-    """The sharding of each leaf of (args, kwargs), or None for a leaf without one.
-
+    """Returns the sharding of each leaf of (args, kwargs), or None for a leaf without one.
     `in_shardings`, an option of `jax.jit`, overrides the leaves' own.
     """
     leaves = jax.tree.leaves((args, kwargs))
-    found = [getattr(leaf, "sharding", None) for leaf in leaves]
+    shardings = [getattr(leaf, "sharding", None) for leaf in leaves]
     if in_shardings is not None and not kwargs:
 
         def is_leaf(x: Any) -> bool:
@@ -54,20 +53,17 @@ def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any
 
         given = jax.tree.broadcast(in_shardings, args, is_leaf=is_leaf)
         for k, sharding in enumerate(jax.tree.leaves(given, is_leaf=is_leaf)):
-            found[k] = sharding or found[k]
-    return found
+            shardings[k] = sharding or shardings[k]
+    return shardings
 
 
 def over_devices(
     graph: Graph, shardings: Mapping[Any, Any], regions: Sequence[Region]
 ) -> list[Devices | None]:
-    """For each region the devices over which its axis is sharded, or None.
-
-    A sharded dimension of an input is followed through the function as a cut is. `shardings`: of
-    the function's inputs, by variable.
-
-    Raises:
-      InputError: the parts of an axis do not divide evenly over devices, two or more for each.
+    """Returns for each region, which runs in pieces of an axis, the devices that share the axis, or
+    None. A sharded dimension of an input is followed through the function as a cut is. `shardings`:
+    of the function's inputs, by variable. Raises InputError if the parts of an axis do not divide
+    evenly over devices, two or more for each.
     """
     seeds: dict[tuple[Any, tuple[str, ...]], dict[Any, int]] = {}
     for v, sharding in shardings.items():
@@ -76,14 +72,14 @@ def over_devices(
                 names = (names,) if isinstance(names, str) else tuple(names or ())
                 if names and _count(sharding.mesh, names) > 1:
                     seeds.setdefault((sharding.mesh, names), {})[v] = d
-    found: list[Devices | None] = [None] * len(regions)
+    by_region: list[Devices | None] = [None] * len(regions)
     for (mesh, names), dims in seeds.items():
         where = spread(graph, dims).cut
         for k, region in enumerate(regions):
             inside = {v for e in region.equations for v in (*operands(e), *e.outvars)}
             if any(region.cut.get(v, SUM) == where.get(v, SUM) >= 0 for v in inside):
-                found[k] = _checked(region, Devices(mesh, names, _count(mesh, names)))
-    return found
+                by_region[k] = _checked(region, Devices(mesh, names, _count(mesh, names)))
+    return by_region
 
 
 def _count(mesh: Any, names: tuple[str, ...]) -> int:

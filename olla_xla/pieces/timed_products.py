@@ -23,13 +23,10 @@ from olla_xla.remat.cost.work import trips
 
 _DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 """XLA's name of a type -> JAX's."""
-
 _OPERATIONS, _ELEMENTS = 1 << 33, 1 << 26
 """Multiply-adds and elements of what is timed; of a larger product a part is."""
-
 _PART, _MOST = 0.95, 16
 """Products are timed that have this part of a module's operations, and no more than so many."""
-
 _MOMENT = 0.01  # seconds
 _REPEATED, _MOST_REPEATS = 1 << 29, 64
 """Multiply-adds in a run of a benchmark, if no more than so many products have them."""
@@ -37,12 +34,10 @@ _REPEATED, _MOST_REPEATS = 1 << 29, 64
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A matrix product, by the dimensions of its result in order, then those summed over.
-
-    Attributes:
-      sizes: of all dimensions. rank: how many of them the result has.
-      first, second: the operands' dimensions as they lie in memory, outermost first.
-      dtypes: XLA's names of the operands' types and the result's.
+    """A matrix product; its dimensions are numbered: the result's in order, then those summed over.
+    `sizes`: of all dimensions. `rank`: how many of them the result has. `first`, `second`: the
+    operands' dimensions as they lie in memory, outermost first. `dtypes`: XLA's names of the
+    operands' types and the result's.
     """
 
     sizes: tuple[int, ...]
@@ -57,7 +52,7 @@ class Product:
         return math.prod(self.sizes)
 
     def part(self) -> Product:
-        """The product to time: this one, its longest dimensions halved until it is small enough."""
+        """Returns the product to time instead: its longest dimensions are halved until small."""
         sizes = list(self.sizes)
         while math.prod(sizes) > _OPERATIONS or self._elements(sizes) > _ELEMENTS:
             longest = sizes.index(max(sizes))
@@ -66,11 +61,11 @@ class Product:
 
     @property
     def repeats(self) -> int:
-        """Times that one benchmark run computes the product, to outweigh starting threads."""
+        """How many times one benchmark run computes the product, to outweigh starting threads."""
         return max(min(_REPEATED // self.operations, _MOST_REPEATS), 1)
 
     def bench(self) -> Bench:
-        """A benchmark of this product, which writes each result over the one before."""
+        """Makes a benchmark of this product, which writes each result over the one before."""
         x, y, made = (
             jnp.full([self.sizes[d] for d in dims], 0.5, _DTYPES[dtype])
             for dims, dtype in zip(self._arrays(), self.dtypes, strict=True)
@@ -87,10 +82,10 @@ class Product:
             made, *given = carry
             one = jnp.minimum(made[(0,) * made.ndim], 0.5).astype(given[smaller].dtype)
             given[smaller] = given[smaller].at[(0,) * given[smaller].ndim].set(one)
-            found = jax.lax.dot_general(
+            product = jax.lax.dot_general(
                 given[0], given[1], (contracting, batch), preferred_element_type=made.dtype
             )
-            return found, *given
+            return product, *given
 
         def run(made: Any, x: Any, y: Any) -> Any:
             return jax.lax.fori_loop(0, self.repeats, again, (made, x, y))[0]
@@ -106,13 +101,15 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class _Times:
-    """A list of seconds, one for each product in the order asked for; the form kept in a file."""
+    """Seconds, one for each product in the order asked for: the form in which a file keeps them."""
 
     seconds: list[float]
 
 
 def product_of(i: Instruction) -> Product | None:
-    """The matrix product that an instruction computes; None if it is none, or has another form."""
+    """Returns the matrix product that instruction `i` or its fusion computes; None if there is
+    none, or more than one, or one of another form.
+    """
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     dots = [k for k in inside if k.opcode == "dot"]
     if len(dots) != 1:
@@ -150,23 +147,25 @@ def product_of(i: Instruction) -> Product | None:
 
 
 def heaviest(module: Module) -> list[Product]:
-    """At most 16 matrix products with 95 % of a module's operations in products, most first."""
+    """Returns at most 16 matrix products, most operations first, with 95 % of those in a module."""
     total: dict[Product, int] = {}
     for i, times in _run(module.entry, 1):
         if (product := product_of(i)) is not None:
             total[product] = total.get(product, 0) + times * product.operations
-    found: list[Product] = []
+    heavy: list[Product] = []
     left, within = sum(total.values()), (1 - _PART) * sum(total.values())
     for product in sorted(total, key=lambda p: -total[p])[:_MOST]:
         if left <= within:
             break
-        found.append(product)
+        heavy.append(product)
         left -= total[product]
-    return found
+    return heavy
 
 
 def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, int]]:
-    """Yields (instruction, number of runs), also of called computations, run `times` times."""
+    """Yields (instruction, how often it runs) of a computation that runs `times` times, and of the
+    computations that it calls.
+    """
     for i in computation.instructions:
         yield i, times
         for c in i.called_control:
@@ -174,19 +173,18 @@ def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, in
 
 
 def timed(products: list[Product]) -> Mapping[Product, float]:
-    """Seconds of one run of each product, measured or from the file of an earlier measurement.
-
-    The caller holds `calibrate.LOCK`.
+    """Returns seconds of one run of each product, measured or from the file of an earlier
+    measurement. The caller holds `calibrate.LOCK`.
     """
     if not products:
         return {}
     digest = hashlib.sha256(repr(products).encode()).hexdigest()[:16]
-    found = kept(f"cpu-products-{digest}", _Times, lambda: _Times(measure_products(products)))
-    return dict(zip(products, found.seconds, strict=True))
+    times = kept(f"cpu-products-{digest}", _Times, lambda: _Times(measure_products(products)))
+    return dict(zip(products, times.seconds, strict=True))
 
 
 def measure_products(products: Sequence[Product]) -> list[float]:
-    """Seconds of one run of each product, measured for some tenths of a second each."""
+    """Measures the seconds of one run of each product on this CPU, some tenths of a second each."""
     parts = [p.part() for p in products]
     with jax.default_device(jax.devices("cpu")[0]):
         nothing = Bench(lambda x: x, jax.numpy.float32(1.0), donate=True)

@@ -161,10 +161,9 @@ def in_pieces(
     on_cut: Callable[[FissionPlan], None],
     shardings: Sequence[Any] = (),
 ) -> Callable[..., Any]:
-    """The function that `fission(fun, pieces=pieces)` gives, with a callback and shardings.
-
-    `on_cut`: called with the plan at each trace. `shardings`: of the leaves of the arguments, which
-    are traced without them. A region with fewer indices than pieces runs in as many as it has.
+    """Wraps `fun` as `fission(fun, pieces=pieces)` does, with a callback and shardings. `on_cut`:
+    called with the plan at each trace. `shardings`: of the leaves of the arguments, which are
+    traced without them. A region with fewer indices than pieces runs in as many as it has.
     """
     how = _How(function_name(fun), None, None, None, jnp.dtype(jnp.float32))
 
@@ -214,11 +213,9 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
 
 @dataclasses.dataclass(frozen=True)
 class _Traced:
-    """A traced function and its cut.
-
-    Attributes:
-      devices: for each region those its axis is sharded over, or None. pieces: how many.
-      values: of the graph's inputs. result: the tree definition of the results.
+    """A traced function and its cut, which says what runs in `pieces` pieces. `devices`: for each
+    region those its axis is sharded over, or None. `values`: of the graph's inputs. `result`: the
+    tree definition of the results.
     """
 
     cut: Cut
@@ -244,9 +241,9 @@ def _trace(
     most: int | None = None,
     shardings: Sequence[Any] = (),
 ) -> _Traced:
-    """Traces and cuts a function; arguments that are no arrays are constants of the trace.
-
-    `most`: pieces, if so many are possible. `shardings`: of the arguments' leaves; (): their own.
+    """Traces a function and chooses what runs in pieces; arguments that are no arrays are
+    constants. `most`: pieces, if so many are possible. `shardings`: of the arguments' leaves; ():
+    their own.
     """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
@@ -272,7 +269,7 @@ def _trace(
 
 
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
-    """The dimension along which each leaf of the arguments is to be cut by `axis`, or None."""
+    """Returns the dimension along which `axis` cuts each leaf of the arguments, None for no cut."""
     if isinstance(axis, tuple) and len(axis) != len(args):
         raise InputError(f"axis={axis!r} is for {len(axis)} arguments, but there are {len(args)}")
     by_argument = axis if isinstance(axis, tuple) else (axis,) * len(args)
@@ -299,8 +296,8 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
 
 
 def _within(traced: _Traced, budget: int) -> _Traced:
-    """The traced function in the fewest of 2, 4, 8, ... pieces that meet a budget in bytes;
-    compiles each number, at most one piece for each unit. BudgetError if none meets it.
+    """Returns the traced function in the fewest of 2, 4, 8, ... pieces that meet a budget in bytes;
+    compiles each number up to the most that an axis has. Raises BudgetError if none meets it.
     """
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in traced.values]
     units = max(region.units for region in traced.cut.regions)
@@ -369,12 +366,10 @@ def run_steps(
     accumulate_dtype: Any,
     devices: Sequence[Devices | None] = (),
 ) -> list[Any]:
-    """Evaluates a function that is cut into steps, of which regions run in pieces.
-
-    Args:
-      graph: the function's. values: of its inputs and constants, by variable.
-      pieces, accumulate_dtype: as in `run_region`.
-      devices: for each Region of `steps`, those over which its axis is sharded; () if none is.
+    """Evaluates a function that is cut into steps, of which Regions run in at most `pieces` pieces;
+    returns its outputs. `graph`: the function's. `values`: of its inputs and constants, by
+    variable. Sums over pieces are added in `accumulate_dtype`. `devices`: for each Region of
+    `steps`, those over which its axis is sharded; () if none is.
     """
     names, sharded = dict(values), iter(devices)
     for step in steps:

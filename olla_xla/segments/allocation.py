@@ -22,9 +22,7 @@ Allocation = Callable[[jax.stages.Lowered], int]
 
 def xla_temp_bytes(lowered: jax.stages.Lowered) -> int:
     """Compiles a lowered gradient; returns the bytes of XLA's temporary buffers in the executable.
-
-    Raises:
-      InputError: the backend does not report them.
+    Raises InputError if the backend does not report them.
     """
     analysis = lowered.compile().memory_analysis()
     if analysis is None:
@@ -44,8 +42,7 @@ def least_budget(
     Args:
       functions: segment budget in bytes -> the function, cut into segments with that budget.
       values: arguments of each function, arrays or their shapes. The gradient is taken in all of
-        floating-point or complex type.
-      allocation: gives the bytes of a lowered gradient.
+        floating-point or complex type. allocation: gives the bytes of a lowered gradient.
 
     Raises:
       InputError: the gradient cannot be lowered or compiled by itself.
@@ -94,10 +91,7 @@ _FUSED = frozenset(
 
 
 def kept_bytes(
-    function: Callable[..., Sequence[Any]],
-    values: Sequence[Any],
-    *,
-    fused: bool,
+    function: Callable[..., Sequence[Any]], values: Sequence[Any], *, fused: bool
 ) -> int:
     """Returns the bytes of the residuals that a function's gradient keeps, arguments not counted.
 

@@ -22,9 +22,10 @@ class _Step(NamedTuple):
 
 
 class Beside:
-    """Estimates how much of a scan body's work can overlap with the copy of one result or argument.
-    Equations in calls and checkpoints in the body count too. Work is in floating-point operations
-    of matrix products in one iteration; other equations count as operations that take as long.
+    """Estimates how much of a scan body's work can overlap with copying a slice of one result or
+    argument to or from host memory. Work is in floating-point operations of matrix products in one
+    iteration; other equations, also in calls and checkpoints, count as operations that take as
+    long.
     """
 
     def __init__(self, equations: Sequence[Any]) -> None:
@@ -34,11 +35,13 @@ class Beside:
 
     @property
     def work(self) -> float:
-        """The work of all equations of the body."""
+        """The work, in operations, of all equations of a scan's body in one iteration."""
         return math.fsum(step.work for step in self._steps)
 
     def after(self, result: Any) -> float:
-        """The work of all equations after the one that makes `result`, beside which it is sent."""
+        """Returns the work, in operations, of the equations after the one that makes `result`: it
+        can overlap with the copy of `result` to host memory.
+        """
         name, work = self._named(result), 0.0
         for step in reversed(self._steps):
             if name in step.makes:
@@ -47,7 +50,9 @@ class Beside:
         return work
 
     def before(self, argument: Any) -> float:
-        """The work of all equations before the first reader of `argument`, beside its copy."""
+        """Returns the work, in operations, of the equations before the first that reads `argument`:
+        it can overlap with the copy of `argument` from host memory.
+        """
         ahead = itertools.takewhile(lambda step: argument not in step.reads, self._steps)
         return math.fsum(step.work for step in ahead)
 
@@ -56,7 +61,9 @@ class Beside:
 
 
 def _called(e: Any) -> Any:
-    """The jaxpr that an equation calls once with its own operands, to be inlined; else None."""
+    """Returns the jaxpr that an equation calls once, with its own operands, to be inlined; else
+    None, as for scans.
+    """
     inner = inner_jaxprs(e)
     if e.primitive is primitives.scan_p or len(inner) != 1:
         return None

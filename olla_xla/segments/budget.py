@@ -24,7 +24,7 @@ GRID = 6
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A range of steps [start, stop) that becomes one `jax.checkpoint` if it is `recomputed`.
+    """A range of steps (equations) [start, stop): one `jax.checkpoint` if it is `recomputed`.
 
     Attributes:
       recomputed: its results are dropped after the forward pass, except those that later segments
@@ -42,9 +42,9 @@ class Segment:
 
 
 def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
-    """bool[n]: the steps after which a cut may be, as few bytes cross there (set C of algorithm 3).
-    These are `walk.allowed` if given. Otherwise a step counts if no cut within `window` bytes of
-    steps before and after it is crossed by fewer bytes.
+    """Returns bool[n]: after which steps a segment may end, as few bytes of values are made before
+    and read after (set C of algorithm 3). These are `walk.allowed` if given. Otherwise a step
+    counts if no cut within `window` bytes of steps before and after it is crossed by fewer bytes.
     """
     n = len(walk)
     if walk.allowed is not None:
@@ -53,18 +53,18 @@ def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
     done = np.cumsum(walk.sizes)
     left = np.searchsorted(done, done - window, side="left")
     right = np.searchsorted(done, done + window, side="right") - 1
-    found = crossing <= np.minimum(
+    local_minima = crossing <= np.minimum(
         _range_minimum(crossing, left, np.arange(n)), _range_minimum(crossing, np.arange(n), right)
     )
     if n:
-        found[-1] = False  # nothing follows
-    return found
+        local_minima[-1] = False  # nothing follows
+    return local_minima
 
 
 def _range_minimum(
     values: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Minimum of values[first[k] : last[k] + 1] for every k (sparse table)."""
+    """Returns the minimum of values[first[k] : last[k] + 1] for every k, by a sparse table."""
     table = [values]
     while 2 ** len(table) <= len(values):
         half = 2 ** (len(table) - 1)
@@ -80,11 +80,9 @@ def _range_minimum(
 def close_segments(
     sizes: NDArray[np.int64], candidate: NDArray[np.bool_], budget: float
 ) -> list[int]:
-    """Cuts a segment at the first candidate where its bytes exceed the budget (algorithm 3).
-    Returns the steps after which to cut, ascending.
-
-    Args:
-      sizes: int64[n], bytes of each step. candidate: bool[n], where a cut may be. budget: bytes.
+    """Returns the steps after which segments end, ascending (algorithm 3): each ends at the first
+    candidate where its bytes exceed the budget. `sizes`: int64[n], bytes of each step. `candidate`:
+    bool[n], where a segment may end. `budget`: bytes.
     """
     cuts, size = [], 0
     for step, (more, may) in enumerate(zip(sizes.tolist(), candidate.tolist(), strict=True)):
@@ -96,7 +94,9 @@ def close_segments(
 
 
 def cost(walk: Walk, cuts: list[int]) -> tuple[int, int]:
-    """Returns (bytes kept across `cuts`, bytes of the largest segment between them)."""
+    """Returns (bytes of values made before and read after a cut, bytes of the largest segment).
+    `cuts`: the steps after which segments end.
+    """
     x = int(walk.value_bytes[walk.stored(cuts)].sum())
     return x, max(_part_bytes(walk, cuts), default=0)
 
@@ -114,13 +114,13 @@ def plan_segments(
     splits: int = 1,
     loss_last: bool = False,
 ) -> tuple[Segment, ...]:
-    """Cuts a walk into segments to be recomputed one at a time in the backward pass.
+    """Cuts a walk (a program's steps) into segments that a backward pass recomputes one at a time.
 
     Args:
-      walk: the forward pass.
+      walk: the steps of the forward pass.
       budget: bytes of an outermost segment (B of algorithm 3); searched for if None.
-      depth: how often a step is recomputed at most: 1 gives O(sqrt n) memory, d gives
-        O(n^(1 / (d + 1))), None goes on cutting, to O(log n).
+      depth: how often a step is recomputed at most: 1 gives O(sqrt n) memory, d gives O(n^(1 / (d +
+        1))), None goes on cutting, to O(log n).
       splits: k of section 4.3, where `depth` is None: the cuts that each part gets.
       loss_last: the walk ends in a loss, whose backward pass follows at once: the last segment is
         not recomputed, since it would be made again as soon as it was dropped.
@@ -132,29 +132,30 @@ def plan_segments(
     if budget is not None:
         return _cut(walk, depth, budget, loss_last)
     best, least = _segments(walk, [], loss_last, _whole), math.inf
-    for found in budget_choices(walk, depth, loss_last).values():
-        estimate = _peak(walk, found)
+    for segments in budget_choices(walk, depth, loss_last).values():
+        estimate = _peak(walk, segments)
         if estimate < least:
-            best, least = found, estimate
+            best, least = segments, estimate
     return best
 
 
 def budget_choices(walk: Walk, depth: int, loss_last: bool) -> dict[int, tuple[Segment, ...]]:
-    """Cuts a walk with GRID budgets; returns budget in bytes -> segments, each result only once."""
-    found: dict[int, tuple[Segment, ...]] = {}
+    """Cuts a walk (a program's steps) into segments by each of GRID budgets; returns {budget in
+    bytes: segments}, each result only once.
+    """
+    choices: dict[int, tuple[Segment, ...]] = {}
     for b in map(int, _budgets(walk, depth)):
         segments = _cut(walk, depth, b, loss_last)
-        if segments not in found.values():
-            found[b] = segments
-    return found
+        if segments not in choices.values():
+            choices[b] = segments
+    return choices
 
 
 def _budgets(walk: Walk, depth: int) -> list[float]:
-    """Returns GRID budgets to try, in bytes: spread evenly by ratio around an estimated best, B.
-
-    Bytes kept (x) times the largest segment's (y) hardly depend on the budget that gave them: both
-    are those of a chain of N = S^2 / (x y) equal links, S being the size of the whole. B
-    = sqrt(x y) = S / N^(1/2) is then best for one level, S / N^(1 / (depth + 1)) for more.
+    """Returns GRID budgets (bytes of a segment) to try, spread evenly by ratio around an estimated
+    best, B. Bytes kept (x) times the largest segment's (y) hardly depend on the budget that gave
+    them: both are those of a chain of N = S^2 / (x y) equal links, S being the bytes of all steps.
+    B = sqrt(x y) = S / N^(1/2) is then best for one level, S / N^(1 / (depth + 1)) for more.
     """
     total = int(walk.sizes.sum())
     b = 0.0
@@ -171,15 +172,19 @@ def _cut(walk: Walk, depth: int, budget: float, loss_last: bool) -> tuple[Segmen
 
 
 def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
-    """Cuts one segment's walk again, at most `depth` levels deep; () if that saves no memory."""
+    """Cuts the steps of one segment into inner segments, at most `depth` levels deep; returns () if
+    that saves no memory.
+    """
     if depth < 1 or len(part) < 3:
         return ()
-    found = plan_segments(part, depth=depth, loss_last=True)
-    return found if _peak(part, found) < part.sizes.sum() else ()
+    segments = plan_segments(part, depth=depth, loss_last=True)
+    return segments if _peak(part, segments) < part.sizes.sum() else ()
 
 
 def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
-    """Cuts a walk near every 1 / (splits + 1) of its bytes, and each part again (section 4.3)."""
+    """Cuts a program's steps into segments near every 1 / (splits + 1) of its bytes, where few
+    bytes cross, and each part again (section 4.3).
+    """
     total = int(walk.sizes.sum())
     crossing = walk.crossing()
     done = np.cumsum(walk.sizes)
@@ -198,8 +203,8 @@ def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
         return _segments(walk, [], loss_last, _whole)
 
     def inner(part: Walk) -> tuple[Segment, ...]:
-        found = _split(part, splits, loss_last=True)
-        return found if len(found) > 1 else ()
+        segments = _split(part, splits, loss_last=True)
+        return segments if len(segments) > 1 else ()
 
     return _segments(walk, cuts, loss_last, inner)
 
@@ -207,15 +212,17 @@ def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
 def _segments(
     walk: Walk, cuts: list[int], loss_last: bool, inner: Callable[[Walk], tuple[Segment, ...]]
 ) -> tuple[Segment, ...]:
-    """Makes a Segment of each range between cuts; fixed steps are alone, and not recomputed."""
+    """Makes a Segment, with what `inner` makes of its steps, of each range of steps between cuts.
+    Fixed steps (side effects) are alone and not recomputed, nor is the end if `loss_last`.
+    """
     fixed = np.flatnonzero(walk.fixed).tolist()
     bounds = {0, len(walk), *(c + 1 for c in cuts), *fixed, *(f + 1 for f in fixed)}
     ascending = sorted(bounds)
-    found = []
+    segments = []
     for start, stop in zip(ascending, ascending[1:], strict=False):
         recomputed = not walk.fixed[start] and not (loss_last and stop == len(walk))
-        found.append(Segment(start, stop, recomputed, inner(walk.part(start, stop))))
-    return tuple(found)
+        segments.append(Segment(start, stop, recomputed, inner(walk.part(start, stop))))
+    return tuple(segments)
 
 
 def _whole(part: Walk) -> tuple[Segment, ...]:
@@ -223,7 +230,7 @@ def _whole(part: Walk) -> tuple[Segment, ...]:
 
 
 def _peak(walk: Walk, segments: tuple[Segment, ...]) -> int:
-    """Estimates peak bytes: the maximum over segments of bytes kept before plus its own peak."""
+    """Estimates peak bytes: the maximum over segments of bytes kept before it plus its own peak."""
     cuts = [s.stop - 1 for s in segments[:-1]]
     kept = walk.stored(cuts)
     by_step = np.zeros(len(walk) + 1, np.int64)
@@ -244,22 +251,17 @@ before it make, they are n^2."""
 
 
 def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
-    """Makes segments that recompute each step `counts` times (m of the paper's algorithm 2).
-
-    A step of count 0 ends a segment, which is recomputed from the one before; steps of count 1 end
-    its inner segments, and so on. A value that crosses a segment's end and has a greater count is
-    not kept: each segment that reads it makes it once more, from kept values (`Segment.again`). The
-    last step of all is made again with its segment. `mirror_counts` gives the resulting counts.
-
-    Args:
-      walk: the forward pass. counts: by step, how often to recompute it, 0 or more; 0 if fixed.
-
-    Raises:
-      InputError: more than MOST_AGAIN steps would be run once more.
+    """Makes segments that recompute each step `counts` times (m of the paper's algorithm 2), 0 for
+    a fixed step (with side effects). A step of count 0 ends a segment, which is recomputed from the
+    one before; steps of count 1 end its inner segments, and so on. A value that crosses a segment's
+    end and has a greater count is not kept: each segment that reads it makes it once more, from
+    kept values (`Segment.again`). The last step of all is made again with its segment.
+    `mirror_counts` gives the resulting counts. Raises InputError if more than MOST_AGAIN steps
+    would be run once more.
     """
     asked = np.where(walk.fixed, 0, np.asarray(counts, np.int64))
     reads = _reads(walk)
-    found: list[Segment] = []
+    segments: list[Segment] = []
     start = total = 0
     while start < len(walk):
         stop = _end(walk, asked, reads, start)
@@ -274,14 +276,15 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
         inner = (
             mirrored_segments(walk.part(start, stop), deeper.tolist()) if deeper.max() > 0 else ()
         )
-        found.append(Segment(start, stop, bool(asked[start] > 0 or again), inner, again))
+        segments.append(Segment(start, stop, bool(asked[start] > 0 or again), inner, again))
         start = stop
-    return tuple(found)
+    return tuple(segments)
 
 
 def _end(walk: Walk, asked: NDArray[np.int64], reads: list[list[int]], start: int) -> int:
-    """Returns the exclusive end of the segment that begins at the step `start`. A kept step
-    (`asked` is 0) needs none, unless it reads a result that is not kept: then it is one by itself.
+    """Returns the exclusive end of the segment that begins at step `start`. One that is recomputed
+    ends with a kept step (`asked`, how often to recompute it, is 0). Kept steps in a row are a
+    segment that is not, but one that reads (`reads`) a result that is not kept is one by itself.
     """
 
     def reads_lost(step: int) -> bool:
@@ -300,18 +303,19 @@ def _end(walk: Walk, asked: NDArray[np.int64], reads: list[list[int]], start: in
 
 def _reads(walk: Walk) -> list[list[int]]:
     """Returns for each step the steps whose results it reads, ascending."""
-    found: list[set[int]] = [set() for _ in range(len(walk))]
+    steps_read: list[set[int]] = [set() for _ in range(len(walk))]
     sources = walk.source[walk.use_value]
     for step, source in zip(walk.use_step.tolist(), sources.tolist(), strict=True):
-        found[step].add(source)
-    return [sorted(s) for s in found]
+        steps_read[step].add(source)
+    return [sorted(s) for s in steps_read]
 
 
 def _again(
     reads: list[list[int]], asked: NDArray[np.int64], start: int, stop: int
 ) -> tuple[int, ...]:
-    """Returns the steps before `start` that [start, stop) must run again, ascending: their results
-    are needed, if only for others of them, and not kept (`asked` > 0).
+    """Returns the steps before `start` that the segment [start, stop) must run again, ascending:
+    their results are needed, if only for others of them, and not kept (`asked`, how often to
+    recompute a step, is not 0). `reads`: for each step those whose results it reads.
     """
 
     def lost(step: int) -> list[int]:
@@ -321,11 +325,10 @@ def _again(
 
 
 def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
-    """Returns how often each step is recomputed with these segments: m(v) of algorithm 2.
-
-    A step is recomputed once for every recomputed segment around it, but not where all its results
-    are kept across the segment's end, nor then in its inner segments; and once for every segment
-    that has it in `again`.
+    """Returns how often each step is recomputed with these segments: m(v) of algorithm 2. A step is
+    recomputed once for every recomputed segment around it, but not where all its results are kept
+    across the segment's end, nor then in its inner segments; and once for every segment that has it
+    in `again`.
     """
     counts = [0] * len(walk)
     last = _last_kept_use(walk, segments)
@@ -348,8 +351,8 @@ def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
 
 
 def _last_kept_use(walk: Walk, segments: tuple[Segment, ...]) -> NDArray[np.int64]:
-    """int64[m]: the last step that reads each value as it was kept; its source if none. Segments
-    that run the source once more (`Segment.again`) do not count.
+    """Returns int64[m]: the last step that reads each value as it was first made and kept, or the
+    step that makes it. Segments that make it once more (`Segment.again`) do not count.
     """
     segment = np.zeros(len(walk), np.int64)
     for k, s in enumerate(segments):

@@ -16,7 +16,7 @@ def is_variable(atom: Any) -> bool:
 
 
 def operands(e: Any) -> Iterable[Any]:
-    """The variables that an equation reads, each once, in the order of its operands."""
+    """Returns the variables that an equation reads, each once, in the order of its operands."""
     return dict.fromkeys(filter(is_variable, e.invars))
 
 
@@ -31,13 +31,13 @@ def renamed(atoms: Iterable[Any], names: Mapping[Any, Any]) -> list[Any]:
 
 
 def bytes_of(x: Any) -> int:
-    """The size in bytes of a variable, literal or abstract value; 0 if it is not an array."""
+    """Returns the bytes of a variable, literal or abstract value; 0 if it is not an array."""
     aval = getattr(x, "aval", x)
     return getattr(aval, "size", 0) * getattr(getattr(aval, "dtype", None), "itemsize", 0)
 
 
 def inner_jaxprs(e: Any) -> list[Any]:
-    """The open jaxprs in an equation's parameters, such as the bodies of scan, while and jit."""
+    """Returns the open jaxprs in an equation's parameters, as the bodies of scan, while and jit."""
     return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in core.jaxprs_in_params(e.params)]
 
 
@@ -47,7 +47,7 @@ def has_effect(e: Any) -> bool:
 
 
 def scan_counts(e: Any) -> tuple[int, int]:
-    """(number of constants, number of carried values) of a scan equation."""
+    """Returns (number of constants, number of carried values) of a scan equation."""
     p = e.params
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
@@ -56,7 +56,7 @@ def scan_counts(e: Any) -> tuple[int, int]:
 
 
 def user_line(e: Any) -> str | None:
-    """The user's "file:line" of an equation; None where only libraries' lines are known."""
+    """Returns the user's "file:line" of an equation; None where only libraries' lines are known."""
     traceback = e.source_info.traceback
     for frame in () if traceback is None else traceback.frames:
         path = frame.file_name.replace("\\", "/")
@@ -80,7 +80,7 @@ def as_written(e: Any) -> Iterator[None]:
 def run_equation(
     e: Any, values: Sequence[Any], params: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """Runs an equation on operand values; returns its results. `params` replace its own."""
+    """Runs an equation on operand values; returns its results. `params` stand in for its own."""
     made = e.primitive.bind(*values, **e.primitive.get_bind_params(params or e.params))
     return list(made) if e.primitive.multiple_results else [made]
 
@@ -97,7 +97,7 @@ def function_of(
 
 
 def needed_for(outputs: Iterable[Any], equations: Sequence[Any]) -> list[Any]:
-    """The equations, in order, on which `outputs` or side effects depend; the rest is dead."""
+    """Returns the equations, in order, on which `outputs` or side effects depend."""
     wanted, needed = set(filter(is_variable, outputs)), []
     for e in reversed(equations):
         if has_effect(e) or not wanted.isdisjoint(e.outvars):

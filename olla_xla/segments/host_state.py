@@ -30,10 +30,10 @@ _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
 
 class Placed:
-    """A function that moves `fun`'s state from host to device memory, calls it, moves it back.
-
-    A result is an argument's new state if it has the same tree structure, shapes and types; of
-    several such results, and arguments, the first belongs to the first, and so on.
+    """A function that moves `fun`'s state, such as an optimizer's, from host to device memory,
+    calls it, and moves the new state back. A result is an argument's new state if it has the same
+    tree structure, shapes and types; of several such results, and arguments, the first belongs to
+    the first, and so on.
 
     Args:
       fun: the function. names: of its arguments, or of attributes or keys in them, that are state.
@@ -48,8 +48,8 @@ class Placed:
         self.leaves: list[tuple[str, int, str]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns `fun`'s results, with new state in host memory; sets `leaves`. Raises InputError
-        if nothing has one of the names, or no such array is in host memory.
+        """Calls `fun` with state in device memory; returns its results, with new state in host
+        memory. Sets `leaves`. Raises InputError if nothing in host memory has one of the names.
         """
         bound = inspect.signature(self._fun).bind(*args, **kwargs)
         names = tuple(bound.arguments)
@@ -68,11 +68,11 @@ class Placed:
         bound.arguments.update(zip(names, jax.tree.unflatten(tree, values), strict=True))
         results, tree = jax.tree.flatten(self._fun(*bound.args, **bound.kwargs))
         made = [_aval(v) for v in results]
-        found = [n for _, n in _nodes((jax.tree.unflatten(tree, range(len(results))),))]
+        result_nodes = [n for _, n in _nodes((jax.tree.unflatten(tree, range(len(results))),))]
         sent = set()
         for i in state:
             kind, old = given[i]
-            news = [jax.tree.leaves(n) for n in found if _kind(n, made) == kind]
+            news = [jax.tree.leaves(n) for n in result_nodes if _kind(n, made) == kind]
             before = sum(other == kind for other, _ in given[:i])
             for new in news[before : before + 1]:
                 sent.update(r for k, r in zip(old, new, strict=True) if k in moved)
@@ -80,7 +80,7 @@ class Placed:
         return jax.tree.unflatten(tree, results)
 
     def _in_host_memory(self, leaves: Collection[int], avals: Sequence[Any]) -> set[int]:
-        """Those of `leaves` (indices) whose arrays are in host memory; InputError if none is."""
+        """Returns those of `leaves` (indices) with arrays in host memory; InputError if none is."""
         name = self._names[0]
         if not leaves:
             raise InputError(
@@ -101,7 +101,7 @@ def _aval(value: Any) -> Any:
 
 
 def _nodes(tree: Any, names: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yields (name, node) of all nodes below a pytree's root, parents first. Names are the last
+    """Yields (name, subtree) of all nodes below a pytree's root, parents first. Names are the last
     keys of paths; `names`, if given, are those of the root's children instead.
     """
     children = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
@@ -113,8 +113,8 @@ def _nodes(tree: Any, names: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(node: Any, avals: Sequence[Any]) -> Any:
-    """A key, equal for a state and its new one: (tree structure, (shape, dtype) of its leaves). The
-    leaves of `node` are indices into `avals`.
+    """Returns a key, equal for a state and its new one: (tree structure, (shape, dtype) of its
+    leaves). The leaves of `node` are indices into `avals`.
     """
     leaves, tree = jax.tree.flatten(node)
     kinds = [(getattr(avals[k], "shape", None), getattr(avals[k], "dtype", None)) for k in leaves]
@@ -122,13 +122,10 @@ def _kind(node: Any, avals: Sequence[Any]) -> Any:
 
 
 class _Equation(NamedTuple):
-    """On which fetches and large intermediate results an equation's results depend.
-
-    Attributes:
-      fetches: bit set of the fetched arrays that it depends on. near: of those of them on which it
-        depends through large arrays alone.
-      ready: number of the last equation, not elementwise, on which it depends through large arrays
-        and which depends on no fetched array, as a gradient's; -1 without one.
+    """On which arrays fetched from host memory an equation's results depend, `fetches`, a bit set,
+    and of these through large arrays alone, `near`. `ready`: number of the last equation, not
+    elementwise, on which they depend through large arrays and which depends on no fetched array, as
+    a gradient's; -1 without one.
     """
 
     fetches: int
@@ -137,11 +134,9 @@ class _Equation(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Fetched arrays that some results need together, so that they are fetched at one time.
-
-    Attributes:
-      fetches: bit set of the arrays. results: variables that are computed from them.
-      ready: maximum of the results' `_Equation.ready`.
+    """Arrays that some results need together, fetched from host memory at one time: `fetches`,
+    their bit set; `results`, variables that are computed from them; `ready`, maximum of the
+    results' `_Equation.ready`.
     """
 
     fetches: int
@@ -151,9 +146,9 @@ class _Group(NamedTuple):
 
 def in_turns(jaxpr: Any, values: Sequence[Any], least: int) -> list[Any]:
     """Runs the jaxpr of a traced `Placed` on its constants and arguments; returns its results.
-    Arrays of at least `least` bytes are fetched a group at a time; other equations keep their
-    order. On a CPU, whose memory is the host's, all do: in another order XLA may fuse them
-    otherwise, and so round otherwise.
+    State of at least `least` bytes an array is fetched from host memory a group of arrays at a
+    time; other equations keep their order. On a CPU, whose memory is the host's, all do: in another
+    order XLA may fuse them otherwise, and so round otherwise.
     """
     program = inlined(jaxpr)
     inputs = (*jaxpr.constvars, *jaxpr.invars, *program.constants)
@@ -179,8 +174,9 @@ def in_turns(jaxpr: Any, values: Sequence[Any], least: int) -> list[Any]:
 def _waits(
     equations: Sequence[Any], outputs: Sequence[Any], inputs: Collection[Any], least: int
 ) -> dict[int, list[Any]]:
-    """Returns number of a fetching equation -> variables to be computed before it, if there are
-    any: results that an earlier group has finished, or else the gradient it is combined with.
+    """Returns {number of an equation that fetches from host memory: variables to be computed before
+    it}, if any: results that an earlier group has finished, or else the gradient it is combined
+    with.
     """
     fetches = [
         i
@@ -213,7 +209,9 @@ def _waits(
 
 
 def _groups(results: Sequence[tuple[Any, _Equation]]) -> list[_Group]:
-    """Groups output variables whose `near` have fetched arrays in common; sorted by `ready`."""
+    """Groups output variables by the arrays fetched from host memory of which they are computed
+    (`near`); sorted by `ready`, the last equation before them that depends on no such array.
+    """
     groups: list[_Group] = []
     for v, d in results:
         joined = [g for g in groups if g.fetches & d.near]
@@ -227,7 +225,7 @@ def _groups(results: Sequence[tuple[Any, _Equation]]) -> list[_Group]:
 
 
 def _made(equations: Sequence[Any], number: int) -> list[Any]:
-    """[the largest result variable of equation `number`]; [] for number -1."""
+    """Returns [the largest result variable of equation `number`], or [] if `number` is -1."""
     return [max(equations[number].outvars, key=bytes_of)] if number >= 0 else []
 
 
@@ -240,7 +238,7 @@ def _combines(e: Any) -> bool:
 
 def _order(equations: Sequence[Any], waits: Mapping[int, Sequence[Any]]) -> Iterator[int]:
     """Yields the numbers of equations in the order to run: always the least whose operands and
-    `waits` are computed; equations with effects keep their order.
+    `waits` (number -> variables) are computed; equations with effects keep their order.
     """
     makers = {v: i for i, e in enumerate(equations) for v in e.outvars}
     needs: list[set[int]] = []

@@ -32,14 +32,11 @@ from olla_xla.segments.equations import (
 from olla_xla.segments.trace import TracedCall, checkpoint_names, inlined, traced_call
 
 _logger = logging.getLogger("olla_xla")
-
 LEAST = 2**20
 """Bytes of an array below which the copies' own costs outweigh what it frees."""
-
 _OF_THE_LINK = 7_500.0
 """Operations of matrix products in the time in which a byte is copied: an H100 runs about
 375e12 in a second, and its link copies 50e9 bytes."""
-
 _WORTH_APART = 0.25
 """Part of an array's copies that an iteration of their own must hide: it takes two slices more."""
 
@@ -72,7 +69,7 @@ class SpillPlan:
 
     @property
     def host_bytes(self) -> int:
-        """The bytes of host memory that the spilled arrays take together."""
+        """The bytes of host memory that the arrays which wait there take together."""
         return sum(a.bytes for a in self.arrays)
 
     def __str__(self) -> str:
@@ -182,21 +179,19 @@ def spilled_by_waits(
     waits: Sequence[float],
     link_bytes: float,
 ) -> list[tuple[Callable[..., Any], SpillPlan]]:
-    """Tries limits of waiting; returns (wrapped function, its SpillPlan) for each distinct plan.
-
-    Args:
-      fun, args, kwargs: the call. most: bytes that may be spilled. waits: as of `of_scans`, rising.
-      link_bytes: that the links copy in the time that a run is predicted to take.
+    """Tries limits of waiting for copies; returns (wrapped function, its SpillPlan) for each
+    distinct plan. `fun`, `args`, `kwargs`: the call. `most`: bytes that may be in host memory.
+    `waits`: as of `of_scans`, rising. `link_bytes`: that links copy in a run's predicted time.
     """
     jaxpr = traced_call(fun, args, kwargs).jaxpr
     hidden = link_bytes / max(_Program(jaxpr).beside.work, 1.0)
-    found: dict[SpillPlan, float] = {}
+    by_plan: dict[SpillPlan, float] = {}
     for part in waits:
         spiller = _Spiller(jaxpr, LEAST, most, part, hidden)
-        found.setdefault(SpillPlan(tuple(spiller.chosen.values())), part)
+        by_plan.setdefault(SpillPlan(tuple(spiller.chosen.values())), part)
     return [
         (of_scans(fun, LEAST, most, part, hidden), plan)
-        for plan, part in found.items()
+        for plan, part in by_plan.items()
         if plan.arrays
     ]
 
@@ -248,15 +243,18 @@ class _Found(NamedTuple):
         return all(use.turned for use in self.uses)
 
     def hidden_part(self, hidden: float) -> float:
-        """The part of its copies, 0 to 1, that runs beside computation, were there no others."""
+        """Returns the part, 0 to 1, of the array's copies to and from the host that computation
+        hides if there are no others; `hidden`: bytes copied in one operation's time.
+        """
         works = ((use.body.beside.work if self.is_turned else use.work, use) for use in self.uses)
         least = min(use.length * work for work, use in works)
         return min(1.0, hidden * least / max(self.array.bytes, 1))
 
 
 def _apart(chosen: Sequence[_Found], hidden: float) -> set[Any]:
-    """Variables whose slices are copied beside the next or previous iteration, which hides more.
-    Chosen greedily while one saves waiting for at least 1/4 of its array's bytes.
+    """Returns variables whose slices are copied beside the next or previous iteration, which hides
+    more. Chosen greedily while one saves waiting for at least 1/4 of its array's bytes. `hidden`:
+    bytes that a link copies in the time of one operation.
     """
     apart: set[Any] = set()
     left = [one for one in chosen if one.is_turned]
@@ -271,9 +269,9 @@ def _apart(chosen: Sequence[_Found], hidden: float) -> set[Any]:
 
 
 def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
-    """Estimates the time that scans wait for copies, as bytes that a link copies in that time.
-    Copies of variables in `apart` overlap with a whole iteration. Copies to the host share one
-    link, those from it another, and are made in the order of an iteration.
+    """Estimates the time that scans wait for copies, as bytes that a link copies in that time;
+    `hidden`: bytes in one operation's time. Copies of variables in `apart` overlap with a whole
+    iteration. Copies to the host share one link, those from it another, in an iteration's order.
     """
     copies: dict[tuple[_Program, bool, int], list[tuple[float, int]]]
     copies = collections.defaultdict(list)
@@ -283,10 +281,10 @@ def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
             time = use.length * hidden * beside
             copies[use.body, use.makes, use.runs].append((time, one.array.bytes))
     waited = 0.0
-    for (_, _, runs), found in copies.items():
+    for (_, _, runs), transfers in copies.items():
         # A copy must have ended when what is beside it has; one that is sent, backwards in time.
         end = most = 0.0
-        for time, size in sorted(found):
+        for time, size in sorted(transfers):
             end += size
             most = max(most, end - time)
         waited += runs * most
@@ -294,18 +292,16 @@ def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
 
 
 class _Program:
-    """A jaxpr with its calls inlined; the bodies of its scans are programs too.
-
-    Attributes:
-      inputs, outputs, equations: as in a jaxpr. constants: values of the last inputs.
-      bodies: number of an equation that is a scan -> the program of its body.
+    """A jaxpr with its calls inlined; the bodies of its scans are programs too. `inputs`,
+    `outputs`, `equations`: as in a jaxpr. `constants`: values of the last inputs. `bodies`: number
+    of an equation that is a scan -> the program of its body.
     """
 
     def __init__(self, jaxpr: Any) -> None:
-        found = inlined(jaxpr)
-        self.inputs = (*jaxpr.constvars, *jaxpr.invars, *found.constants)
-        self.constants = tuple(found.constants.values())
-        self.equations, self.outputs = found.equations, found.outputs
+        flat = inlined(jaxpr)
+        self.inputs = (*jaxpr.constvars, *jaxpr.invars, *flat.constants)
+        self.constants = tuple(flat.constants.values())
+        self.equations, self.outputs = flat.equations, flat.outputs
         self._first = len(jaxpr.constvars)
         self.bodies = {
             i: _Program(e.params["jaxpr"].jaxpr)
@@ -315,12 +311,14 @@ class _Program:
 
     @functools.cached_property
     def beside(self) -> Beside:
-        """Estimates what work overlaps with copies of slices, if this is the body of a scan."""
+        """Estimates how much work of these equations, in a scan's body, overlaps with copies of
+        slices between host and device.
+        """
         return Beside(self.equations)
 
     def arrays(self, runs: int = 1) -> Iterator[_Found]:
         """Yields the arrays that only scans make and read, slice by slice, those in scans' bodies
-        too. `runs` says how often the program runs.
+        too, which may thus wait in host memory. `runs` says how often the program runs.
         """
         made: dict[Any, tuple[str, str, bool]] = {}
         used: dict[Any, list[_Use]] = collections.defaultdict(list)
@@ -353,30 +351,27 @@ class _Program:
                 yield _Found(v, array, tuple(used[v]))
 
     def line(self, result: Any) -> str | None:
-        """The user's "file:line" of the equation that makes `result`; None if none does."""
+        """Returns the user's "file:line" of the equation that makes `result`, if any and known."""
         makers = (e for e in self.equations if any(v is result for v in e.outvars))
         return next((user_line(e) for e in makers), None)
 
 
 class _Spiller:
-    """Chooses a jaxpr's arrays that wait in host memory, within limits, and runs it with copies.
-
-    A slice's copy that an iteration would wait for overlaps with a whole one, if that hides most of
-    it: sent in the iteration after the one that makes it, fetched in the one before that reads it.
-    So entry i of the array in host memory is slice i - 1, and the last slice stays on the device.
-
-    Attributes:
-      chosen: variable -> the array that it is, largest first.
+    """Chooses which arrays of a jaxpr wait in host memory, within limits, and runs it with copies.
+    A copy that its iteration would wait for overlaps with a whole iteration if that hides most of
+    it: a slice is sent in the iteration after the one that makes it, or fetched in the one before
+    that reads it. So entry i of the array in host memory is slice i - 1, and the last slice stays
+    on the device. `chosen`: variable -> the array, largest first.
     """
 
     def __init__(
         self, jaxpr: Any, least: int, most: int | None, waits: float, hidden: float
     ) -> None:
         self._program = _Program(jaxpr)
-        found = [one for one in self._program.arrays() if one.array.bytes >= least]
+        large = [one for one in self._program.arrays() if one.array.bytes >= least]
         left, chosen = math.inf if most is None else most, []
         most_waits = waits * hidden * self._program.beside.work
-        for one in sorted(found, key=lambda one: (-one.hidden_part(hidden), -one.array.bytes)):
+        for one in sorted(large, key=lambda one: (-one.hidden_part(hidden), -one.array.bytes)):
             more = [*chosen, one]
             if one.array.bytes <= left and (
                 math.isinf(most_waits) or _waits(more, _apart(more, hidden), hidden) <= most_waits
@@ -387,7 +382,7 @@ class _Spiller:
         self.chosen: dict[Any, Spilled] = {one.variable: one.array for one in chosen}
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """Runs the jaxpr with copies, on values of its constants and arguments; gives results."""
+        """Runs the jaxpr with copies to and from host memory, on its constants and arguments."""
         return self._run(self._program, values)
 
     def _run(self, program: _Program, values: Sequence[Any]) -> list[Any]:
@@ -403,7 +398,7 @@ class _Spiller:
         return values_of(program.outputs, known)
 
     def _changes(self, e: Any, body: _Program) -> bool:
-        """Whether the scan `e`, or a scan in its body, makes or reads a chosen array."""
+        """Whether scan `e`, or a scan in its body, makes or reads an array kept in host memory."""
         touched = any(is_variable(v) and v in self.chosen for v in (*e.invars, *e.outvars))
         inner = ((body.equations[i], b) for i, b in body.bodies.items())
         return touched or any(self._changes(*pair) for pair in inner)

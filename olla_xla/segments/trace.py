@@ -21,7 +21,6 @@ from olla_xla.segments.walk import Walk
 
 Policy = Callable[..., bool]
 """`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
-
 _ATOM = 1024
 """Calls that make less than this part of all bytes, one in _ATOM, are steps of their own: a cut
 inside one would gain nothing, and equal calls stay one compiled function."""
@@ -43,12 +42,10 @@ _MOVABLE = _VIEWS | {
 
 @dataclasses.dataclass(frozen=True)
 class TracedFunction:
-    """A traced function: the equations of its jaxpr, most calls inlined, and their Walk.
-
-    Attributes:
-      inputs, outputs: variables (outputs: or literals); constants of the trace count as inputs.
-      equations: in an order in which every variable is defined before it is used.
-      walk: sizes and reads of the equations, its steps. constants: values of the last inputs.
+    """A traced function: the equations of its jaxpr, most calls inlined, in an order in which they
+    can run, and their walk, which has sizes and reads of them as its steps. `inputs`, `outputs`:
+    variables (outputs: or literals); constants of the trace count as inputs. `constants`: values of
+    the last inputs.
     """
 
     inputs: tuple[Any, ...]
@@ -59,7 +56,7 @@ class TracedFunction:
 
 
 class Inlined(NamedTuple):
-    """A jaxpr with calls inlined; `constants`: variable -> value, of these calls' constants."""
+    """A jaxpr with jitted calls inlined; `constants`: variable -> value, of those of the calls."""
 
     equations: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -74,7 +71,7 @@ class Step:
       index: its place among the equations. primitive: its name, such as "dot_general".
       name: given by `jax.ad_checkpoint.checkpoint_name`, or "".
       scope: the names of modules and functions around it, such as "block_3/conv".
-      bytes: of its results. crossing_bytes: of the values that cross a cut after it.
+      bytes: of its results. crossing_bytes: of values made up to this step and read after it.
     """
 
     index: int
@@ -102,11 +99,10 @@ def steps_of(program: TracedFunction) -> list[Step]:
 
 
 def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
-    """Makes a TracedFunction of an open jaxpr, most of its calls of jitted functions inlined.
-
-    Calls are not inlined that make under 1/1024 of all bytes, have effects, or set shardings,
-    layouts or compiler options. Inputs are the jaxpr's constants, its arguments, then constants of
-    inlined calls. Results that `policy` keeps count 0 bytes in a step: recomputing frees none.
+    """Makes a TracedFunction of an open jaxpr, most of its calls of jitted functions inlined. Calls
+    are not inlined that make under 1/1024 of all bytes, have effects, or set shardings, layouts or
+    compiler options. Inputs are the jaxpr's constants, its arguments, then constants of inlined
+    calls. Results that `policy` keeps count 0 bytes in a step: recomputing frees none.
     """
     sizes = _Sizes(policy)
     inputs = (*jaxpr.constvars, *jaxpr.invars)
@@ -130,12 +126,11 @@ def inlined(jaxpr: Any) -> Inlined:
 
 
 def checkpoint_names(equations: Sequence[Any]) -> dict[int, str]:
-    """Returns id of a variable -> its `checkpoint_name`, or that of the one named value it follows
-    from elementwise; others are left out.
-
-    A factor of a derivative, such as cos(x) for sin(x), follows from the named x at no fewer bytes:
-    if x is kept, the factor need not be. The operand of `checkpoint_name` itself has no name: a
-    policy does not keep it for other readers, such as tanh's derivative.
+    """Returns {id of a variable: its `checkpoint_name`, or that of the one named value from which
+    it is computed elementwise}; others are left out. A factor of a derivative, such as cos(x) for
+    sin(x), follows from the named x at no fewer bytes: if x is kept, the factor need not be. The
+    operand of `checkpoint_name` itself has no name: a policy does not keep it for other readers,
+    such as tanh's derivative.
     """
     named = {
         id(equation.outvars[0]): equation.params["name"]
@@ -148,14 +143,14 @@ def checkpoint_names(equations: Sequence[Any]) -> dict[int, str]:
         arrays = [v for v in taken if getattr(v.aval, "shape", ())]
         for out in equation.outvars:
             alike = all(v.aval.shape == getattr(out.aval, "shape", None) for v in arrays)
-            found = frozenset([id(out)])
+            origins = frozenset([id(out)])
             if alike and arrays and id(out) not in named and len(equation.outvars) == 1:
-                found = frozenset().union(*(sources.get(id(v), {id(v)}) for v in arrays))
-            sources[id(out)] = found
+                origins = frozenset().union(*(sources.get(id(v), {id(v)}) for v in arrays))
+            sources[id(out)] = origins
     return {
-        variable: named[next(iter(found))]
-        for variable, found in sources.items()
-        if len(found) == 1 and next(iter(found)) in named
+        variable: named[next(iter(origins))]
+        for variable, origins in sources.items()
+        if len(origins) == 1 and next(iter(origins)) in named
     }
 
 
@@ -195,11 +190,9 @@ class _Sizes:
 
 
 class Inliner:
-    """Replaces calls by what they call, with fresh variables for every call.
-
-    Args:
-      called: the jaxpr of an equation that is to be inlined; None for others.
-      user_lines: equations of libraries get the line where the user calls them.
+    """Replaces calls by what they call, with fresh variables for every call. `called` gives the
+    jaxpr of an equation that is to be inlined, None for others. `user_lines`: whether equations of
+    libraries get the line where the user calls them.
     """
 
     def __init__(self, called: Callable[[Any], Any], user_lines: bool = False) -> None:
@@ -247,7 +240,7 @@ def _defined(jaxpr: Any) -> Iterator[Any]:
 
 
 def _plain_call(e: Any) -> Any:
-    """The jaxpr of a jitted call without shardings, layouts, options and effects, else None."""
+    """Returns the jaxpr of a jitted call without shardings, layouts, options, effects; or None."""
     if e.primitive is not primitives.jit_p or e.effects:
         return None
     p = e.params
@@ -264,7 +257,6 @@ def _plain_call(e: Any) -> Any:
 
 def _moved(equations: list[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """Returns the equations, with casts, slices and views of inputs just before their first use.
-
     Programs often begin with casts of all parameters; made there they would cross every cut up to
     their use. Those that nothing uses are left out.
     """
@@ -318,12 +310,9 @@ def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Wa
 
 @dataclasses.dataclass(frozen=True)
 class TracedCall:
-    """A function traced for given arguments: its jaxpr, and the values that the jaxpr takes.
-
-    Attributes:
-      jaxpr: of its array arguments. shapes: its results, as a pytree of shapes.
-      arrays: for each leaf of (args, kwargs), whether it is an array.
-      values: of the jaxpr's constants, then of its arguments.
+    """A function traced for given arguments: the jaxpr of its array arguments, and the `values` of
+    the jaxpr's constants and then arguments. `shapes`: its results, as a pytree of shapes.
+    `arrays`: for each leaf of (args, kwargs), whether it is an array.
     """
 
     jaxpr: Any

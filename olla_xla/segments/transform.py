@@ -25,14 +25,9 @@ from olla_xla.segments.equations import function_of, has_gradient, is_variable
 from olla_xla.segments.trace import Policy, Step, TracedFunction, program_of, steps_of, traced_call
 
 _logger = logging.getLogger("olla_xla")
-
 _AS_IT_IS = -1
 """Among the budgets that are compared: no segments."""
-
-KEEP: dict[str, Policy | None] = {
-    "nothing": None,
-    "dots": jax.checkpoint_policies.dots_saveable,
-}
+KEEP: dict[str, Policy | None] = {"nothing": None, "dots": jax.checkpoint_policies.dots_saveable}
 """What is kept inside segments: nothing, or the results of matrix products and convolutions
 (section 4.2 of the paper: only what is cheap is recomputed)."""
 
@@ -131,7 +126,7 @@ class SegmentPlan:
 
 @dataclasses.dataclass(frozen=True)
 class _How:
-    """The checked arguments of `sublinear`; `allocation` is given if it compares exact bytes."""
+    """The checked arguments of `sublinear`; `allocation`: gives a gradient's bytes, or None."""
 
     policy: Policy | None
     budget: int | None
@@ -143,13 +138,7 @@ class _How:
 
 
 def _checked(
-    fun: Any,
-    budget: Any,
-    keep: str | Policy,
-    depth: Any,
-    splits: Any,
-    candidates: Any,
-    mirror: Any,
+    fun: Any, budget: Any, keep: str | Policy, depth: Any, splits: Any, candidates: Any, mirror: Any
 ) -> _How:
     if not callable(fun):
         raise InputError(f"olla_xla.sublinear takes a function, not {type(fun).__name__}")
@@ -233,7 +222,9 @@ def _say_what_is_kept(
 def _segments(
     program: TracedFunction, how: _How, values: list[Any], is_loss: bool
 ) -> tuple[Segment, ...]:
-    """Cuts a program as `how` says: by `mirror`, by the gradient's exact bytes, or by estimate."""
+    """Cuts a program into segments as `how` says: by `mirror`, by the gradient's exact bytes, or by
+    an estimate. `is_loss`: whether it ends in a loss, whose segment need not be recomputed.
+    """
     walk = program.walk
     if how.mirror is not None:
         return mirrored_segments(walk, _counts(program, how.mirror))
@@ -270,14 +261,16 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
 def _whole_block(
     program: TracedFunction, segments: tuple[Segment, ...], policy: Policy | None
 ) -> _Block:
-    """Makes the function of a program's inputs that recomputes these segments."""
+    """Makes the function of a program's inputs that returns its outputs and in whose gradient these
+    segments are recomputed, but for results that `policy` keeps.
+    """
     outputs = tuple(v for v in program.outputs if is_variable(v))
     return _block(program.equations, segments, outputs, policy)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """A function of the values of the variables `inputs`; its maker says what it returns."""
+    """A function that runs equations on values of the variables `inputs`, which are in order."""
 
     inputs: tuple[Any, ...]
     function: Callable[..., Sequence[Any]]
@@ -326,9 +319,9 @@ def _block(
 
 
 def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
-    """A block that runs `earlier` equations again, and then `part` with their new results. The
-    numbers are those that are made again; their gradient is that of the ones first made, so that
-    nothing is differentiated twice.
+    """Makes a function that runs `earlier` equations again, and then `part` with their new results.
+    The numbers are those that are made again; their gradient is that of the ones first made, so
+    that nothing is differentiated twice.
     """
     made = {v for e in earlier for v in e.outvars}
     again = tuple(v for v in part.inputs if v in made)
@@ -358,20 +351,20 @@ def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array
 
 
 def _free(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Variables that the equations or `outputs` read and no equation defines, by first use."""
+    """Returns variables that equations or `outputs` read and no equation defines, by first use."""
     defined: set[Any] = set()
-    found: dict[Any, None] = {}
+    free: dict[Any, None] = {}
     for e in equations:
-        found.update((v, None) for v in e.invars if is_variable(v) and v not in defined)
+        free.update((v, None) for v in e.invars if is_variable(v) and v not in defined)
         defined.update(e.outvars)
-    found.update((v, None) for v in outputs if v not in defined)
-    return tuple(found)
+    free.update((v, None) for v in outputs if v not in defined)
+    return tuple(free)
 
 
 def _needed(
     equations: Sequence[Any], segments: Sequence[Segment], outputs: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
-    """For each segment, the variables it defines that later segments or `outputs` read."""
+    """Returns for each segment the variables it defines that later segments or `outputs` read."""
     wanted = dict.fromkeys(outputs)
     needed: list[tuple[Any, ...]] = []
     for s in reversed(segments):

@@ -17,14 +17,13 @@ from olla_xla.memory.lifetimes import live_bytes
 @dataclasses.dataclass(frozen=True)
 class Walk:
     """A program as a sequence of steps, and the values (with sizes) that pass between them.
-
     Arguments are not among the values: they are in memory whatever is recomputed.
 
     Attributes:
       sizes: int64[n], bytes that each step makes and a backward pass may need.
       value_bytes: int64[m], bytes of each value. source: int64[m], step that makes it.
       use_value, use_step: int64[u], every read of a value, in any order.
-      fixed: bool[n], steps that can be in no segment (side effects).
+      fixed: bool[n], steps that are never recomputed (side effects).
       allowed: bool[n], the steps after which a cut may be (C of algorithm 3); None: the planner
         looks for such steps itself.
     """
@@ -78,17 +77,15 @@ class Walk:
 
     @property
     def last_use(self) -> NDArray[np.int64]:
-        """int64[m]: the last step that reads each value, or its source if none does."""
+        """int64[m]: the last step that reads each value, or the step that makes it if none does."""
         last = self.source.copy()
         np.maximum.at(last, self.use_value, self.use_step)
         return last
 
     def crossing(self, longest: int | None = None) -> NDArray[np.int64]:
-        """Returns int64[n]: bytes of the values that cross the cut after each step; the last has 0.
-
-        Args:
-          longest: leave out values that live on over more than this many bytes of steps: they cross
-            some cut wherever it is, so they say nothing about where.
+        """Returns int64[n]: bytes of the values that are made up to each step and read after it;
+        the last has 0. `longest`: leave out values that live on over more than this many bytes of
+        steps: they cross some cut wherever it is, so they say nothing about where.
         """
         last = self.last_use
         sizes = self.value_bytes
@@ -98,7 +95,9 @@ class Walk:
         return live_bytes(self.source, last, sizes, len(self))
 
     def stored(self, cuts: Sequence[int]) -> NDArray[np.bool_]:
-        """bool[m]: which values are read after a cut that follows their source, so must be kept."""
+        """Returns bool[m]: which values are made before and read after one of the steps `cuts`,
+        where segments end, and so must be kept.
+        """
         if not len(cuts):
             return np.zeros(len(self.source), np.bool_)
         ascending = np.append(np.asarray(cuts, np.int64), np.iinfo(np.int64).max)
