@@ -161,7 +161,7 @@ class _Joining:
         self._flow = dataflow
         self._target = target
         self._module = dataflow.module
-        self._times = _Times(self._module)
+        self._times = _LogicalTimes(self._module)
         controlled = (i for c in self._module.control_computations for i in c.instructions)
         self._starts = {i.called[0]: i for i in controlled if i.opcode == "async-start"}
         self._start = [self._times.at[v.instruction] for v in dataflow.values]
@@ -323,7 +323,7 @@ def _is_held(use: Use, starts: set[Instruction]) -> bool:
     return i is not use.instruction and i in starts and use.index[:1] == (0,)
 
 
-class _Times:
+class _LogicalTimes:
     """Logical times of all instructions run one by one, those of callees before their callers.
 
     Attributes:

@@ -96,13 +96,13 @@ def analyze(
     return dataclasses.replace(analysis, remedy=tried)
 
 
-def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> Plannable:
+def _program(fn: Any, args: Any, kwargs: Any, step: _CompiledStep, found: Analysis) -> Plannable:
     """Wraps the analysed function so that ways to save memory can be tried on it.
     Those are plans, and for functions of `jax.jit` donation (of arguments in `found`) and pieces.
     """
     function, options = getattr(fn, "__wrapped__", None), jit_parameters(fn)
     if function is None or options is None:  # of a library that takes more than arrays
-        return _Lowered(jax_stage(fn.lower(*args, **kwargs)), step.compiler_options)
+        return _WrappedLowered(jax_stage(fn.lower(*args, **kwargs)), step.compiler_options)
     options |= {"compiler_options": step.compiler_options} if step.compiler_options else {}
     rows = () if found.donation is None else found.donation.trouble
     paths = {row.path for row in rows if row.outcome is DonationOutcome.POSSIBLE}
@@ -110,7 +110,7 @@ def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> P
     return JittedFunction(function, options, args, kwargs, [x for x in taken if x.path in paths])
 
 
-class _Lowered(NamedTuple):
+class _WrappedLowered(NamedTuple):
     """A lowered function that another library wraps, so that only plans can be tried on it.
     `compiler_options`: XLA's, with which it is compiled.
     """
@@ -143,7 +143,7 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     return jitted, planned
 
 
-class _Step(NamedTuple):
+class _CompiledStep(NamedTuple):
     """A compiled function.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Step(NamedTuple):
     ran_again: RanAgain | None = None
 
 
-def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
+def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _CompiledStep:
     """Compiles a function for target `where`, or where its arguments are if None.
     If XLA refuses it for its memory, the result has the module and its buffer assignment alone.
     """
@@ -184,7 +184,9 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
                 raise
             refused = refused_executable(lowered, platform, options)
             available = device_bytes(lowered)
-            return _Step(platform, Executable(*refused), None, available, compiler_options=options)
+            return _CompiledStep(
+                platform, Executable(*refused), None, available, compiler_options=options
+            )
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
@@ -195,7 +197,9 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
     again = None
     if not hasattr(compiled, "plan"):
         again = ran_again(lowered, compiled, platform, options)
-    return _Step(platform, Executable(module, assignment), parts, None, count, options, again)
+    return _CompiledStep(
+        platform, Executable(module, assignment), parts, None, count, options, again
+    )
 
 
 def _platform(args: Any, where: Target | None) -> str:

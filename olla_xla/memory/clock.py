@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class _State(NamedTuple):
+class _ClockStops(NamedTuple):
     """How many callers have stopped the clock, since when, and how many seconds it stood before."""
 
     stops: int = 0
@@ -20,7 +20,7 @@ class _State(NamedTuple):
     before: float = 0.0
 
 
-_state = _State()
+_state = _ClockStops()
 _lock = threading.Lock()
 
 _FAR = 8.0
@@ -105,4 +105,4 @@ def _count(more: int) -> None:
             since = at
         elif stops + more == 0:
             before += at - since
-        _state = _State(stops + more, since, before)
+        _state = _ClockStops(stops + more, since, before)

@@ -21,7 +21,7 @@ _NEVER, _MAYBE, _SURELY = 0, 1, 2
 """Whether an input dies at an operator: in no order, perhaps in some, in every order."""
 
 
-class _Block(NamedTuple):
+class _OperatorBlock(NamedTuple):
     """The operators first, ..., last - 1, and which of them come before and after each operator.
 
     Attributes:
@@ -74,7 +74,7 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
         _reach(first, low, topological, g.pred_ptr, g.pred_idx, before)
         _reach(first, g.n - 1 - high, backward, g.succ_ptr, g.succ_idx, after)
         near = np.flatnonzero((begins <= high) & (ends >= low) & (g.bytes > 0))
-        block = _Block(first, last, before, after, near, steps)
+        block = _OperatorBlock(first, last, before, after, near, steps)
         scratch[:3] = -1
         scratch[3] = _SURELY
         _account(g, block, by_size, total, scratch)
@@ -113,7 +113,7 @@ def _reach(
 @loop
 def _account(
     g: GraphArrays,
-    block: _Block,
+    block: _OperatorBlock,
     by_size: NDArray[np.int64],
     total: NDArray[np.int64],
     scratch: NDArray[np.int64],
@@ -137,7 +137,7 @@ def _account(
 
 
 @inner
-def _add_forced(g: GraphArrays, block: _Block, total: NDArray[np.int64]) -> None:
+def _add_forced(g: GraphArrays, block: _OperatorBlock, total: NDArray[np.int64]) -> None:
     """Adds each tensor's bytes to `total` at the operators of the block where it must be live."""
     full, one, words = ~np.uint64(0), np.uint64(1), block.before.shape[1]
     block.steps[:] = 0
@@ -181,7 +181,7 @@ def _change_where(
 
 
 @inner
-def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> None:
+def _find_deaths(g: GraphArrays, block: _OperatorBlock, deaths: NDArray[np.int64]) -> None:
     """Writes for each (output, input) pair of the block's operators whether the input dies at
     operator v, which makes the output: in no order (_NEVER) if another reader is a descendant of v,
     in every order (_SURELY, as `deaths` says at first) if all others are ancestors of v, else
@@ -206,7 +206,7 @@ def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> No
 @inner
 def _subtract_same_buffer(
     g: GraphArrays,
-    block: _Block,
+    block: _OperatorBlock,
     deaths: NDArray[np.int64],
     total: NDArray[np.int64],
     passed: NDArray[np.int64],
@@ -236,7 +236,7 @@ def _subtract_same_buffer(
 @inner
 def _subtract_others(
     g: GraphArrays,
-    block: _Block,
+    block: _OperatorBlock,
     by_size: NDArray[np.int64],
     deaths: NDArray[np.int64],
     total: NDArray[np.int64],

@@ -88,7 +88,7 @@ class _Inner(CompiledLoop):
         return self.interpreted(*args)
 
 
-class _Kept(CompiledLoop):
+class _StoredLoop(CompiledLoop):
     """A loop whose machine code is kept on disk, where later processes run it without numba."""
 
     def __init__(self, function: Callable[..., Any], *, long: bool, **options: Any) -> None:
@@ -189,12 +189,12 @@ def jit(function: Callable[..., Any]) -> CompiledLoop:
     return CompiledLoop(function, cache=True)
 
 
-def loop(function: Callable[..., Any], *, long: bool = False) -> _Kept:
+def loop(function: Callable[..., Any], *, long: bool = False) -> _StoredLoop:
     """Decorator that compiles a function over arrays with numba, or loads its machine code from
     disk. Its arguments are arrays, numbers and NamedTuples of them; it returns nothing, a number or
     a tuple of numbers. Python never interprets one that is `long`, whose calls may take long.
     """
-    return _Kept(function, long=long, no_cpython_wrapper=True, _nrt=False)
+    return _StoredLoop(function, long=long, no_cpython_wrapper=True, _nrt=False)
 
 
 def inner(function: Callable[..., Any]) -> CompiledLoop:

@@ -14,7 +14,7 @@ from olla_xla.memory.jit import inner, loop
 _UNSEEN = -1  # level of a node that no path leads to
 
 
-class _Residual(NamedTuple):
+class _ResidualGraph(NamedTuple):
     """A flow network's arcs and their reverses, by the node that they leave.
 
     Attributes:
@@ -65,7 +65,7 @@ def min_cut(
         np.bincount(tails, minlength=nodes) + np.bincount(heads, minlength=nodes), out=ptr[1:]
     )
     to, left, back = np.empty((3, 2 * len(tails)), np.int64)
-    residual = _Residual(ptr, to, left, back)
+    residual = _ResidualGraph(ptr, to, left, back)
     scratch = _Scratch(*np.empty((4, nodes), np.int64))
     scratch.next[:] = ptr[:-1]
     flow = _solve(tails, heads, capacities, residual, scratch, source, sink)
@@ -77,7 +77,7 @@ def _solve(
     tails: NDArray[np.int64],
     heads: NDArray[np.int64],
     capacities: NDArray[np.int64],
-    residual: _Residual,
+    residual: _ResidualGraph,
     scratch: _Scratch,
     source: int,
     sink: int,
@@ -101,7 +101,7 @@ def _solve(
 
 
 @inner
-def _levels(residual: _Residual, scratch: _Scratch, root: int, end: int, back: bool) -> bool:
+def _levels(residual: _ResidualGraph, scratch: _Scratch, root: int, end: int, back: bool) -> bool:
     """Sets each node's `level`: the number of arcs with capacity left on the shortest path from
     `root` to it (`back`: from it to `root`). Resets `next`. Returns whether there is a path to
     (from) `end`.
@@ -124,7 +124,7 @@ def _levels(residual: _Residual, scratch: _Scratch, root: int, end: int, back: b
 
 
 @inner
-def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> int:
+def _blocking(residual: _ResidualGraph, scratch: _Scratch, source: int, sink: int) -> int:
     """Adds flow along shortest paths until each has a full arc; returns the flow added."""
     flow, depth, u = 0, 0, source
     while True:

@@ -16,7 +16,7 @@ from olla_xla.segments.equations import bytes_of, inner_jaxprs, is_variable, ope
 
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
+class _LiveStep:
     reads: tuple[Any, ...]
     makes: tuple[tuple[Any, int], ...]
     inside: int = 0
@@ -34,7 +34,7 @@ _FUSED_INTO = frozenset((*ELEMENTWISE, *LIGHT, *REDUCTIONS, "gather", "reshape",
 
 def _steps(
     equations: Sequence[Any], kept: Iterable[Any], inside: Callable[[int, Any], int]
-) -> list[_Step]:
+) -> list[_LiveStep]:
     """Lists equations as steps (what is read, made, and live inside), without elementwise ones that
     XLA fuses into their readers, which then read their operands. `kept`: variables read elsewhere,
     which are not fused. `inside`: (index, equation) -> bytes live beside its results.
@@ -62,7 +62,7 @@ def _steps(
                 fused[v] = reads
                 continue
         made = tuple((v, 0 if name in LIGHT else bytes_of(v)) for v in e.outvars)
-        steps.append(_Step(reads, made, inside(k, e)))
+        steps.append(_LiveStep(reads, made, inside(k, e)))
     return steps
 
 
@@ -77,7 +77,7 @@ def _most_in(jaxpr: Any) -> int:
     return _most_besides(steps, jaxpr.outvars)
 
 
-def _most_besides(steps: Sequence[_Step], results: Iterable[Any]) -> int:
+def _most_besides(steps: Sequence[_LiveStep], results: Iterable[Any]) -> int:
     """Returns the most bytes live at any of these steps, without inputs and variables `results`."""
     known = set(filter(is_variable, results))
     inner = [
@@ -87,7 +87,7 @@ def _most_besides(steps: Sequence[_Step], results: Iterable[Any]) -> int:
     return max(_live(inner, ()), default=0)
 
 
-def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
+def _live(steps: Sequence[_LiveStep], kept: Iterable[Any]) -> list[int]:
     """Returns the bytes live at each step, inputs left out; `kept` variables live to the end."""
     last: dict[Any, int] = {}
     for k, step in enumerate(steps):
@@ -105,7 +105,7 @@ def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
     return totals
 
 
-def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
+def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _LiveStep:
     """Describes a region, equations that run in at most `part` pieces, as one step: what it reads
     and makes, and an estimate of the bytes live inside it.
     """
@@ -134,7 +134,7 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
     )
     narrow = sum(bytes_of(v) for v in region.sums if is_narrow(v.aval.dtype, accumulate_dtype))
     most = max(_live(inner, ()), default=0)
-    return _Step(
+    return _LiveStep(
         tuple(region.reads),
         tuple(results),
         max(most + wide - narrow, wide) + part * sum(map(bytes_of, region.reduced)),
@@ -154,7 +154,7 @@ def peaks(
     return [max(live[a:b], default=0) for a, b in itertools.pairwise(ends)]
 
 
-def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_Step]:
+def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_LiveStep]:
     if isinstance(step, Region):
         return [_region_step(step, part, accumulate_dtype)]
     if isinstance(step, Graph):
@@ -164,7 +164,7 @@ def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_Step]:
         for g, steps in step.bodies
     )
     (e,) = step.equations
-    return [_Step(tuple(step.reads), tuple((v, bytes_of(v)) for v in e.outvars), within)]
+    return [_LiveStep(tuple(step.reads), tuple((v, bytes_of(v)) for v in e.outvars), within)]
 
 
 def largest(steps: Sequence[AnyStep], part: int) -> int:

@@ -69,7 +69,9 @@ class FissionFunction(ChosenFunction):
     _word = "in {} pieces"
 
     def _search(self, args: Any, kwargs: Any) -> tuple[FissionChoice, PlannedFunction]:
-        search = _Search(self.__wrapped__, self._jit_options, self._plan_settings, args, kwargs)
+        search = _PiecesSearch(
+            self.__wrapped__, self._jit_options, self._plan_settings, args, kwargs
+        )
         return search.run()
 
     def _named(self, choice: FissionChoice) -> str:
@@ -104,7 +106,7 @@ def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
     return assigned_bytes(compiled), cost.run_seconds(module, temporary_bytes(compiled))
 
 
-class _Search:
+class _PiecesSearch:
     """The search for the number of pieces of an axis in which a function runs for one signature."""
 
     def __init__(

@@ -110,10 +110,10 @@ class HostFunction(ChosenFunction):
         return _mb(choice.chosen.host_bytes)
 
     def _search(self, args: Any, kwargs: Any) -> tuple[HostChoice, PlannedFunction]:
-        return _Search(self._plain, self._plan_settings, self._most, args, kwargs).run()
+        return _SpillSearch(self._plain, self._plan_settings, self._most, args, kwargs).run()
 
 
-class _Search:
+class _SpillSearch:
     """The search for which of the arrays that scans store one signature keeps in host memory."""
 
     def __init__(

@@ -100,7 +100,7 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Times:
+class _StoredTimes:
     """Seconds, one for each product in the order asked for: the form in which a file keeps them."""
 
     seconds: list[float]
@@ -179,7 +179,9 @@ def timed(products: list[Product]) -> Mapping[Product, float]:
     if not products:
         return {}
     digest = hashlib.sha256(repr(products).encode()).hexdigest()[:16]
-    times = kept(f"cpu-products-{digest}", _Times, lambda: _Times(measure_products(products)))
+    times = kept(
+        f"cpu-products-{digest}", _StoredTimes, lambda: _StoredTimes(measure_products(products))
+    )
     return dict(zip(products, times.seconds, strict=True))
 
 

@@ -165,7 +165,7 @@ def in_pieces(
     called with the plan at each trace. `shardings`: of the leaves of the arguments, which are
     traced without them. A region with fewer indices than pieces runs in as many as it has.
     """
-    how = _How(function_name(fun), None, None, None, jnp.dtype(jnp.float32))
+    how = _FissionOptions(function_name(fun), None, None, None, jnp.dtype(jnp.float32))
 
     @functools.wraps(fun)
     def cut(*args: Any, **kwargs: Any) -> Any:
@@ -177,7 +177,7 @@ def in_pieces(
 
 
 @dataclasses.dataclass(frozen=True)
-class _How:
+class _FissionOptions:
     """The options of `fission`, and the function's name for messages."""
 
     name: str
@@ -187,7 +187,9 @@ class _How:
     accumulate_dtype: Any
 
 
-def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dtype: Any) -> _How:
+def _checked(
+    fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dtype: Any
+) -> _FissionOptions:
     if not callable(fun):
         raise InputError(f"olla_xla.fission takes a function, not {type(fun).__name__}")
     for name, value in (("pieces", pieces), ("memory_budget", memory_budget)):
@@ -208,11 +210,11 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
         dtype = None
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         raise InputError(f"accumulate_dtype={accumulate_dtype!r} is not a floating-point type")
-    return _How(function_name(fun), axis, pieces, memory_budget, dtype)
+    return _FissionOptions(function_name(fun), axis, pieces, memory_budget, dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Traced:
+class _TracedCut:
     """A traced function and its cut, which says what runs in `pieces` pieces. `devices`: for each
     region those its axis is sharded over, or None. `values`: of the graph's inputs. `result`: the
     tree definition of the results.
@@ -235,12 +237,12 @@ class _Traced:
 
 def _trace(
     fun: Callable[..., Any],
-    how: _How,
+    how: _FissionOptions,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     most: int | None = None,
     shardings: Sequence[Any] = (),
-) -> _Traced:
+) -> _TracedCut:
     """Traces a function and chooses what runs in pieces; arguments that are no arrays are
     constants. `most`: pieces, if so many are possible. `shardings`: of the arguments' leaves; ():
     their own.
@@ -264,7 +266,7 @@ def _trace(
     of_arrays = [x for x, a in zip(given, call.arrays, strict=True) if a]
     devices = over_devices(graph, dict(zip(jaxpr.invars, of_arrays, strict=True)), cut.regions)
     count = how.pieces or most or pieces_for(cut)
-    traced = _Traced(cut, tuple(devices), count, values, call.result)
+    traced = _TracedCut(cut, tuple(devices), count, values, call.result)
     return traced if how.memory_budget is None else _within(traced, how.memory_budget)
 
 
@@ -295,7 +297,7 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
     return seeds
 
 
-def _within(traced: _Traced, budget: int) -> _Traced:
+def _within(traced: _TracedCut, budget: int) -> _TracedCut:
     """Returns the traced function in the fewest of 2, 4, 8, ... pieces that meet a budget in bytes;
     compiles each number up to the most that an axis has. Raises BudgetError if none meets it.
     """
@@ -318,7 +320,7 @@ def _within(traced: _Traced, budget: int) -> _Traced:
         pieces *= 2
 
 
-def _explained(traced: _Traced) -> FissionPlan:
+def _explained(traced: _TracedCut) -> FissionPlan:
     pieces, graph = traced.pieces, traced.cut.graph
     return FissionPlan(
         pieces=pieces,

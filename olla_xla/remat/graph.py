@@ -289,7 +289,7 @@ def repeated_results(
       dataflow: of the module. instructions: of one computation, in execution order.
     """
     groups: dict[Hashable, list[TransferredArray]] = {}
-    made = _Expressions()
+    made = _ConstantExpressions()
     for i in instructions:
         made.add(i)
         transfer = run_by(i)
@@ -329,7 +329,7 @@ def _is_start(i: Instruction) -> bool:
     return i.opcode.endswith("-start")
 
 
-class _Expressions:
+class _ConstantExpressions:
     """Value numbers of what is made of parameters and constants: equal numbers mean equal bits."""
 
     def __init__(self) -> None:

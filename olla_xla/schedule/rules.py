@@ -122,7 +122,7 @@ def _listed(
     return order
 
 
-class _State(NamedTuple):
+class _Progress(NamedTuple):
     """How far a schedule from the first operator on has come; loops change it in place.
 
     Attributes:
@@ -137,19 +137,21 @@ class _State(NamedTuple):
     freed: NDArray[np.int64]
 
 
-def _state(g: GraphArrays) -> _State:
-    """The `_State` of a schedule before its first operator."""
+def _state(g: GraphArrays) -> _Progress:
+    """The `_Progress` of a schedule before its first operator."""
     uses = np.diff(g.sink_ptr) + g.live_out
     unused = uses == 0
     freed = sum_by(g.source[unused], g.bytes[unused], g.n)
     single = (uses == 1) & ~g.live_out
     np.add.at(freed, g.sink_idx[g.sink_ptr[:-1][single]], g.bytes[single])
-    return _State(waiting=np.diff(g.pred_ptr), done=np.zeros(g.n, np.bool_), uses=uses, freed=freed)
+    return _Progress(
+        waiting=np.diff(g.pred_ptr), done=np.zeros(g.n, np.bool_), uses=uses, freed=freed
+    )
 
 
 @loop
 def _least_peak(
-    g: GraphArrays, s: _State, live: Any, order: NDArray[np.int64], ready: NDArray[np.int64]
+    g: GraphArrays, s: _Progress, live: Any, order: NDArray[np.int64], ready: NDArray[np.int64]
 ) -> None:
     """Writes to `order` the one in which always the ready operator runs that raises the peak so far
     least. `live`: bytes before the first. `s`, `ready`: overwritten.

@@ -15,7 +15,7 @@ _OF_A_BYTE = 50.0
 byte in the time of about 200 (an H100, a TPU v5e), and about four equations run in one kernel."""
 
 
-class _Step(NamedTuple):
+class _TimedEquation(NamedTuple):
     work: float
     reads: frozenset[Any]
     makes: frozenset[Any]
@@ -31,7 +31,9 @@ class Beside:
     def __init__(self, equations: Sequence[Any]) -> None:
         self._names: dict[Any, Any] = {}
         flat = Inliner(_called).equations(equations, self._names)
-        self._steps = [_Step(_work(e), frozenset(operands(e)), frozenset(e.outvars)) for e in flat]
+        self._steps = [
+            _TimedEquation(_work(e), frozenset(operands(e)), frozenset(e.outvars)) for e in flat
+        ]
 
     @property
     def work(self) -> float:

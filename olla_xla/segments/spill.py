@@ -184,7 +184,7 @@ def spilled_by_waits(
     `waits`: as of `of_scans`, rising. `link_bytes`: that links copy in a run's predicted time.
     """
     jaxpr = traced_call(fun, args, kwargs).jaxpr
-    hidden = link_bytes / max(_Program(jaxpr).beside.work, 1.0)
+    hidden = link_bytes / max(_InlinedProgram(jaxpr).beside.work, 1.0)
     by_plan: dict[SpillPlan, float] = {}
     for part in waits:
         spiller = _Spiller(jaxpr, LEAST, most, part, hidden)
@@ -222,7 +222,7 @@ class _Use(NamedTuple):
       turned: whether it runs in the other direction than the scan that makes the array, or is it.
     """
 
-    body: _Program
+    body: _InlinedProgram
     length: int
     runs: int
     makes: bool
@@ -273,7 +273,7 @@ def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
     `hidden`: bytes in one operation's time. Copies of variables in `apart` overlap with a whole
     iteration. Copies to the host share one link, those from it another, in an iteration's order.
     """
-    copies: dict[tuple[_Program, bool, int], list[tuple[float, int]]]
+    copies: dict[tuple[_InlinedProgram, bool, int], list[tuple[float, int]]]
     copies = collections.defaultdict(list)
     for one in chosen:
         for use in one.uses:
@@ -291,7 +291,7 @@ def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
     return waited
 
 
-class _Program:
+class _InlinedProgram:
     """A jaxpr with its calls inlined; the bodies of its scans are programs too. `inputs`,
     `outputs`, `equations`: as in a jaxpr. `constants`: values of the last inputs. `bodies`: number
     of an equation that is a scan -> the program of its body.
@@ -304,7 +304,7 @@ class _Program:
         self.equations, self.outputs = flat.equations, flat.outputs
         self._first = len(jaxpr.constvars)
         self.bodies = {
-            i: _Program(e.params["jaxpr"].jaxpr)
+            i: _InlinedProgram(e.params["jaxpr"].jaxpr)
             for i, e in enumerate(self.equations)
             if e.primitive is primitives.scan_p
         }
@@ -367,7 +367,7 @@ class _Spiller:
     def __init__(
         self, jaxpr: Any, least: int, most: int | None, waits: float, hidden: float
     ) -> None:
-        self._program = _Program(jaxpr)
+        self._program = _InlinedProgram(jaxpr)
         large = [one for one in self._program.arrays() if one.array.bytes >= least]
         left, chosen = math.inf if most is None else most, []
         most_waits = waits * hidden * self._program.beside.work
@@ -385,7 +385,7 @@ class _Spiller:
         """Runs the jaxpr with copies to and from host memory, on its constants and arguments."""
         return self._run(self._program, values)
 
-    def _run(self, program: _Program, values: Sequence[Any]) -> list[Any]:
+    def _run(self, program: _InlinedProgram, values: Sequence[Any]) -> list[Any]:
         known = dict(zip(program.inputs, (*values, *program.constants), strict=True))
         for i, e in enumerate(program.equations):
             given = values_of(e.invars, known)
@@ -397,13 +397,13 @@ class _Spiller:
             known.update(zip(e.outvars, made, strict=True))
         return values_of(program.outputs, known)
 
-    def _changes(self, e: Any, body: _Program) -> bool:
+    def _changes(self, e: Any, body: _InlinedProgram) -> bool:
         """Whether scan `e`, or a scan in its body, makes or reads an array kept in host memory."""
         touched = any(is_variable(v) and v in self.chosen for v in (*e.invars, *e.outvars))
         inner = ((body.equations[i], b) for i, b in body.bodies.items())
         return touched or any(self._changes(*pair) for pair in inner)
 
-    def _scan(self, e: Any, body: _Program, values: Sequence[Any]) -> list[Any]:
+    def _scan(self, e: Any, body: _InlinedProgram, values: Sequence[Any]) -> list[Any]:
         p, (constants, carries) = e.params, scan_counts(e)
         first = constants + carries
         read, made = e.invars[first:], e.outvars[carries:]

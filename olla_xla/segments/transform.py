@@ -125,7 +125,7 @@ class SegmentPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class _How:
+class _SublinearOptions:
     """The checked arguments of `sublinear`; `allocation`: gives a gradient's bytes, or None."""
 
     policy: Policy | None
@@ -139,7 +139,7 @@ class _How:
 
 def _checked(
     fun: Any, budget: Any, keep: str | Policy, depth: Any, splits: Any, candidates: Any, mirror: Any
-) -> _How:
+) -> _SublinearOptions:
     if not callable(fun):
         raise InputError(f"olla_xla.sublinear takes a function, not {type(fun).__name__}")
     allocation: Any = xla_temp_bytes if budget == "exact" else budget if callable(budget) else None
@@ -166,11 +166,11 @@ def _checked(
         policy = KEEP[keep]
     else:
         raise InputError(f"keep={keep!r} is not one of {', '.join(KEEP)}, nor a JAX policy")
-    return _How(policy, number, allocation, depth, splits, candidates, mirror)
+    return _SublinearOptions(policy, number, allocation, depth, splits, candidates, mirror)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Traced:
+class _TracedSegments:
     program: TracedFunction
     segments: tuple[Segment, ...]
     values: list[Any]
@@ -178,8 +178,8 @@ class _Traced:
 
 
 def _trace(
-    fun: Callable[..., Any], how: _How, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> _Traced:
+    fun: Callable[..., Any], how: _SublinearOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _TracedSegments:
     """Traces a call of `fun` and cuts it into segments. Non-array arguments become constants."""
     call = traced_call(fun, args, kwargs)
     program = program_of(call.jaxpr, how.policy)
@@ -189,7 +189,7 @@ def _trace(
     segments = _segments(program, how, values, is_loss)
     if how.policy is not None and how.mirror is None and how.allocation is None:
         _say_what_is_kept(program, segments, how.policy, values)
-    return _Traced(program, segments, values, call.result)
+    return _TracedSegments(program, segments, values, call.result)
 
 
 def _say_what_is_kept(
@@ -220,7 +220,7 @@ def _say_what_is_kept(
 
 
 def _segments(
-    program: TracedFunction, how: _How, values: list[Any], is_loss: bool
+    program: TracedFunction, how: _SublinearOptions, values: list[Any], is_loss: bool
 ) -> tuple[Segment, ...]:
     """Cuts a program into segments as `how` says: by `mirror`, by the gradient's exact bytes, or by
     an estimate. `is_loss`: whether it ends in a loss, whose segment need not be recomputed.
@@ -260,7 +260,7 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
 
 def _whole_block(
     program: TracedFunction, segments: tuple[Segment, ...], policy: Policy | None
-) -> _Block:
+) -> _BlockFunction:
     """Makes the function of a program's inputs that returns its outputs and in whose gradient these
     segments are recomputed, but for results that `policy` keeps.
     """
@@ -269,7 +269,7 @@ def _whole_block(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Block:
+class _BlockFunction:
     """A function that runs equations on values of the variables `inputs`, which are in order."""
 
     inputs: tuple[Any, ...]
@@ -281,14 +281,14 @@ def _block(
     segments: Sequence[Segment],
     outputs: Sequence[Any],
     policy: Policy | None,
-) -> _Block:
+) -> _BlockFunction:
     """Makes a function that runs equations and gives `outputs`, each recomputed segment in a
     `jax.checkpoint`. This is the memory-optimised gradient graph (algorithm 2): a segment's
     backward pass runs the segment's equations again from what crosses into it.
     """
     if not segments:
         inputs = _free(equations, outputs)
-        return _Block(inputs, function_of(equations, inputs, outputs))
+        return _BlockFunction(inputs, function_of(equations, inputs, outputs))
     inputs = _free(equations, outputs)
     needed = _needed(equations, segments, outputs)
     # What several segments read of the block's inputs goes from one to the next, as a result: so
@@ -315,10 +315,10 @@ def _block(
             names.update(zip(results, made, strict=True))
         return [names[v] for v in outputs]
 
-    return _Block(inputs, run)
+    return _BlockFunction(inputs, run)
 
 
-def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
+def _with_again(part: _BlockFunction, earlier: Sequence[Any]) -> _BlockFunction:
     """Makes a function that runs `earlier` equations again, and then `part` with their new results.
     The numbers are those that are made again; their gradient is that of the ones first made, so
     that nothing is differentiated twice.
@@ -336,7 +336,7 @@ def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
             names[v] = _relayed(names[v], value) if has_gradient(v) else value
         return part.function(*(names[v] for v in part.inputs))
 
-    return _Block(inputs, run)
+    return _BlockFunction(inputs, run)
 
 
 @jax.custom_jvp

@@ -16,10 +16,10 @@ def after_jax(call: Callable[[], None]) -> None:
     if "jax" in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _Finder(call))
+        sys.meta_path.insert(0, _AfterJax(call))
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _AfterJax(importlib.abc.MetaPathFinder):
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
         self._asks = False

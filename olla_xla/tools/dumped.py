@@ -61,7 +61,7 @@ class DumpedExecutable:
         return self._found.get_compiled_memory_stats()
 
 
-class _Lowered:
+class _DumpedLowered:
     """Stands for `jax.stages.Lowered` where a dumped module is only compiled, and never run."""
 
     def __init__(self, module: LoweredModule, devices: Sequence[Any], mocked: dict[str, Any]):
@@ -167,7 +167,7 @@ class DumpedStage:
                 devices[0].client.platform_version,
             )
         )
-        lowered = _Lowered(module, devices, dict(backend.mocks_calls))
+        lowered = _DumpedLowered(module, devices, dict(backend.mocks_calls))
         self.lowered = cast(jax.stages.Lowered, lowered)
 
     def compiled(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:

@@ -28,7 +28,7 @@ _RECOMPUTED, _KEPT, _SPILLED = range(3)
 """What a plan does with a residual; a name's is the largest of its residuals'."""
 
 
-class _Residual(NamedTuple):
+class _StackedOutput(NamedTuple):
     """A stacked output of a `jax.lax.scan`, which the scan of the backward pass may read.
     `bytes` of all iterations, `primitive` that makes it, `name` by `checkpoint_name`; "" for none.
     `enters`: whether it is an input of the body, without a name.
@@ -58,11 +58,11 @@ class _Scan(NamedTuple):
     """A scan of the function: iterations (`length`), stacked outputs, named values of its body."""
 
     length: int
-    stacked: list[_Residual]
+    stacked: list[_StackedOutput]
     named: list[_Named]
 
 
-class _Kept(NamedTuple):
+class _LoopResidual(NamedTuple):
     """An array that a while loop of XLA's module writes for a later one (a scan residual).
     `bytes` of all iterations, `operation` that makes it and its source `line`. `how` the plan has
     it: _RECOMPUTED, _KEPT on the device, or _SPILLED to host memory.
@@ -134,7 +134,7 @@ def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]:
+def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_LoopResidual]]]:
     """Yields (name, iterations, arrays) of while loops that write arrays which a later loop reads.
     Each array says whether the plan recomputes it, keeps it or moves it to host memory.
     """
@@ -145,7 +145,7 @@ def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]
         yield pair.writer.i.name, pair.writer.iterations, _stacked(pair, gone)
 
 
-def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
+def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_LoopResidual]:
     kept = []
     for residual in sorted(pair.scan_residuals, key=lambda residual: residual.written):
         made = maker(pair, residual)
@@ -154,7 +154,7 @@ def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
         operation = op_name.rpartition("/")[2]
         how = _SPILLED if residual.whole.is_host else _KEPT
         how = _RECOMPUTED if residual.written in gone else how
-        kept.append(_Kept(residual.whole.bytes, operation, line, how))
+        kept.append(_LoopResidual(residual.whole.bytes, operation, line, how))
     return kept
 
 
@@ -192,7 +192,9 @@ def _scan(scan: Any) -> _Scan:
             maker = made.get(id(maker.invars[0]))
         primitive = "" if maker is None else maker.primitive.name
         own = names.get(id(inner), "")
-        stacked.append(_Residual(_bytes(outer.aval), primitive, own, maker is None and not own))
+        stacked.append(
+            _StackedOutput(_bytes(outer.aval), primitive, own, maker is None and not own)
+        )
     return _Scan(length, stacked, named)
 
 
@@ -207,7 +209,7 @@ def _lines(equation: Any) -> frozenset[str]:
     return frozenset(f"{frame.file_name}:{frame.line_num}" for frame in frames)
 
 
-def _fit(row: _Kept, residual: _Residual) -> float:
+def _fit(row: _LoopResidual, residual: _StackedOutput) -> float:
     """Score for an array of XLA's while loop to be that stacked output of a scan.
     It is 0 if sizes differ, 2 if operations agree, 1 for an input of the body, else 0.1.
     """
@@ -218,7 +220,9 @@ def _fit(row: _Kept, residual: _Residual) -> float:
     return 2.0 if row.operation == residual.primitive else 0.1
 
 
-def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.float64]:
+def _table(
+    rows: Sequence[_LoopResidual], residuals: Sequence[_StackedOutput]
+) -> NDArray[np.float64]:
     """Table [rows + 1, residuals + 1]: entry i, j is the best sum of scores (`_fit`) of pairs that
     match rows[i:], arrays of XLA's loop, with residuals[j:], outputs of a scan, in order.
     """
@@ -232,8 +236,8 @@ def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.
 
 
 def _aligned(
-    rows: Sequence[_Kept], residuals: Sequence[_Residual]
-) -> Iterator[tuple[_Kept, _Residual | None]]:
+    rows: Sequence[_LoopResidual], residuals: Sequence[_StackedOutput]
+) -> Iterator[tuple[_LoopResidual, _StackedOutput | None]]:
     """Pairs arrays of XLA's loop with a scan's stacked outputs, in order, for the best score.
     Yields (array, output; or None where it has no counterpart).
     """

@@ -125,7 +125,7 @@ def test_a_loop_that_is_too_long_is_not_followed(monkeypatch):
 @pytest.mark.parametrize("first", [writer(), told(writer())])
 def test_steps_for_all_iterations_give_what_the_body_gives(first, monkeypatch):
     """Of names that nothing is known of: each number is made of all that it depends on."""
-    made, seen = iterations._Program.__init__, []
+    made, seen = iterations._LoopProgram.__init__, []
 
     def checked(program, numbering, body, symbols):
         made(program, numbering, body, symbols)
@@ -138,7 +138,7 @@ def test_steps_for_all_iterations_give_what_the_body_gives(first, monkeypatch):
         assert found == [root[i] for i in sorted(root)] and effects == again
         seen.append(body.name)
 
-    monkeypatch.setattr(iterations._Program, "__init__", checked)
+    monkeypatch.setattr(iterations._LoopProgram, "__init__", checked)
     monkeypatch.setattr("olla_xla.check.executable.verdict._DIGESTS", {})
     assert results_digest(module(first, reader(READ)))
     assert len(seen) == 4

@@ -7,7 +7,7 @@ import pytest
 from hlo import xla_pb2
 from hlo.shapes import Shape
 from olla_xla.check.executable.element_expressions import ElementExpressions
-from olla_xla.check.executable.expressions import _Expressions
+from olla_xla.check.executable.expressions import _FusionNumbering
 from olla_xla.check.executable.program import nowhere
 from olla_xla.check.executable.tpu import Parts, decisive_config, joined_at
 
@@ -100,7 +100,7 @@ def test_parts_of_a_row_of_bytes_are_an_array_of_any_shape_with_as_many():
     assert not joined(parts[1:]), "not all of the row"
 
 
-@pytest.mark.parametrize("numbering", [_Expressions, ElementExpressions])
+@pytest.mark.parametrize("numbering", [_FusionNumbering, ElementExpressions])
 def test_a_row_that_is_an_array_seen_as_bytes_is_joined_as_that_array(numbering):
     row, other = row_of(192), shape(6, 8)
     numbers, parts = numbering("tpu"), Parts()

@@ -36,7 +36,7 @@ def test_the_clock_stands_still_while_a_loop_is_compiled(kind, tmp_path, monkeyp
 def test_it_goes_on_once_all_have_started_it_again(monkeypatch):
     at = [10.0]
     monkeypatch.setattr(clock, "time", type("", (), {"monotonic": lambda: at[0]}))
-    monkeypatch.setattr(clock, "_state", clock._State())
+    monkeypatch.setattr(clock, "_state", clock._ClockStops())
     seen = [clock.now()]
 
     def passes(seconds):
@@ -78,7 +78,7 @@ def test_by_processor_other_programs_take_no_time(monkeypatch):
     at = {"monotonic": 10.0, "thread_time": 3.0}
     fields = {name: (lambda name=name: at[name]) for name in at}
     monkeypatch.setattr(clock, "time", type("", (), fields))
-    monkeypatch.setattr(clock, "_state", clock._State())
+    monkeypatch.setattr(clock, "_state", clock._ClockStops())
     seen = [clock.now()]
 
     def passes(wall, processor):

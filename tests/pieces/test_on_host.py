@@ -122,7 +122,7 @@ def test_what_does_not_go_with_it_is_said_in_a_line(options, error):
     ],
 )
 def test_an_overhead_is_of_the_function_that_spills_nothing(own, fits, asked, monkeypatch):
-    search, seen = object.__new__(on_host._Search), []
+    search, seen = object.__new__(on_host._SpillSearch), []
     plain = olla_xla.plan(step, host_budget=1, max_overhead=0.1)._plain
     search._settings, search._jit_options = plain._plan_settings, {}
     search._own_seconds, search._trials = 1.0, []
@@ -139,7 +139,7 @@ def test_an_overhead_is_of_the_function_that_spills_nothing(own, fits, asked, mo
 
 @pytest.mark.quick
 def test_a_bug_of_the_search_leaves_the_call_to_a_plan_alone(monkeypatch, caplog):
-    monkeypatch.setattr(on_host._Search, "run", lambda self: 1 / 0)
+    monkeypatch.setattr(on_host._SpillSearch, "run", lambda self: 1 / 0)
     function = olla_xla.plan(lambda x: x + 1, host_budget="1GiB")
     assert function(jnp.ones(2)).tolist() == [2, 2]
     assert "a bug ended the search: ZeroDivisionError" in caplog.text

@@ -27,10 +27,10 @@ from olla_xla.check.executable.program import Op, Program, leaves
 
 def program_digest(program: Program, target: str) -> str:
     """Hashes what a module computes, 32 hex digits; each loop as one function of its state."""
-    return _Expressions(target).computation(program.entry).hex()
+    return _FusionNumbering(target).computation(program.entry).hex()
 
 
-class _Expressions(Numbering):
+class _FusionNumbering(Numbering):
     """Value numbering that hashes a loop as a whole, and a fusion with its code if it may round."""
 
     def __init__(self, target: str) -> None:
@@ -135,10 +135,10 @@ EXCHANGES: dict[str, Callable[..., Numbers]] = {
 }
 
 
-_Expressions.handlers = {
+_FusionNumbering.handlers = {
     **HANDLERS,
     **EXCHANGES,
     **ROUNDING,
-    "bitcast": _Expressions.bitcast,
-    "fusion": _Expressions.fusion,
+    "bitcast": _FusionNumbering.bitcast,
+    "fusion": _FusionNumbering.fusion,
 }

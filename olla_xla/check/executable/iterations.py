@@ -36,7 +36,7 @@ class Loops:
     """Finds the value numbers of one module's loops by following their iterations."""
 
     def __init__(self) -> None:
-        self._programs: dict[Op, tuple[_Program, _Program] | None] = {}
+        self._programs: dict[Op, tuple[_LoopProgram, _LoopProgram] | None] = {}
         self._stateful: dict[Op, bool] = {}
         self._sizes: dict[Op, int] = {}
         self._steps = 0
@@ -73,8 +73,8 @@ class Loops:
         numbering: ElementNumbering,
         op: Op,
         start: Numbers,
-        condition: _Program,
-        body: _Program,
+        condition: _LoopProgram,
+        body: _LoopProgram,
     ) -> _Run | None:
         claims = _Claims(op)
         elements = sorted(start)
@@ -118,7 +118,7 @@ class Loops:
 
     def _made(
         self, numbering: ElementNumbering, op: Op, start: Numbers
-    ) -> tuple[_Program, _Program] | None:
+    ) -> tuple[_LoopProgram, _LoopProgram] | None:
         """A loop's (condition, body) as steps on value numbers, cached; None if not possible."""
         if op not in self._programs:
             body, condition = op.called
@@ -129,8 +129,8 @@ class Loops:
             note_alike(numbering, op, fixed_elements(start, symbols, root))
             try:
                 self._programs[op] = (
-                    _Program(numbering, condition, symbols),
-                    _Program(numbering, body, symbols),
+                    _LoopProgram(numbering, condition, symbols),
+                    _LoopProgram(numbering, body, symbols),
                 )
             except _Unfollowed:
                 self._programs[op] = None
@@ -164,7 +164,7 @@ class _Unfollowed(Exception):
     """Raised where a loop's body cannot be numbered for unknown values of its state."""
 
 
-class _Program:
+class _LoopProgram:
     """A loop's condition or body as steps that compute its results' value numbers from the state's.
 
     The steps work on a list of numbers: the state's, then constants; each step appends one.

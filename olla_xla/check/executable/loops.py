@@ -37,7 +37,7 @@ def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Nu
     symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
     fixed = fixed_elements(start, symbols, numbering.run(op.called[0], [symbols], []))
     note_alike(numbering, op, fixed)
-    state = _State(op, start, repr(numbering.depth).encode(), fixed)
+    state = _NamedLoop(op, start, repr(numbering.depth).encode(), fixed)
     rounds = _rounds(numbering, state)
     changing, acting = _closures(op, fixed)
     finals = dict(start)
@@ -53,7 +53,7 @@ def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Nu
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _State:
+class _NamedLoop:
     """A while loop, whose state's elements get names: hashes of what they are computed from.
 
     Attributes:
@@ -128,7 +128,7 @@ class _Rounds:
         return k, b"".join((_SYSTEM, self.whole, self.tests[k], *system, _END))
 
 
-def _rounds(numbering: ElementNumbering, state: _State) -> _Rounds:
+def _rounds(numbering: ElementNumbering, state: _NamedLoop) -> _Rounds:
     """Gives a loop's state new names (hashes) in rounds, until one tells no more elements apart."""
     names, tests = [state.first(numbering)], list[bytes]()
     while True:

@@ -40,7 +40,7 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     thunks = {t.name: t for t in executable.all_thunks if any(s.is_cut for s in t.slices)}
     if not thunks:
         return FollowedSlices()
-    follower = _Follower(thunks)
+    follower = _SliceFollower(thunks)
     thunk_of = {op: thunks[op.name] for op in program.run_ops() if op.name in thunks}
     for op, thunk in thunk_of.items():
         try:
@@ -60,7 +60,7 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     return FollowedSlices(follower.slices, follower.addresses, tuple(follower.left), wrong)
 
 
-class _Follower:
+class _SliceFollower:
     """Compares where a fusion's slices begin by the module's indices and by the fusion's thunk."""
 
     scalars: Scalars

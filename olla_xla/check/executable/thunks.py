@@ -48,7 +48,7 @@ _EXCHANGES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
+class _ThunkStep:
     """An instruction that thunks run: its position in the sequence, and the run it belongs to."""
 
     position: int
@@ -127,7 +127,7 @@ class _Walk:
         steps = {step.op.name: step for step in _steps(frame, whole)}
         outside = set(self._running)
         of: dict[str, list[GpuThunk]] = {}
-        last: _Step | None = None
+        last: _ThunkStep | None = None
         for thunk in plain:
             step = steps.get(thunk.name)
             if step is None:
@@ -152,7 +152,7 @@ class _Walk:
 
     # What a thunk touches.
 
-    def _accesses(self, step: _Step, thunk: GpuThunk) -> Sequence[Access]:
+    def _accesses(self, step: _ThunkStep, thunk: GpuThunk) -> Sequence[Access]:
         """The accesses of a thunk; of an unknown kind, its instruction's operands and results."""
         if not thunk.is_known:
             read = [Access(place, True, False) for place in self._operands(step)]
@@ -162,7 +162,7 @@ class _Walk:
         results = self._results(step)
         return [dataclasses.replace(a, writes=a.slice in results) for a in thunk.accesses]
 
-    def _touch(self, step: _Step, thunk: GpuThunk) -> None:
+    def _touch(self, step: _ThunkStep, thunk: GpuThunk) -> None:
         """Raises CheckError where a thunk leaves its allocations, or touches bytes that are in use
         on another stream.
         """
@@ -179,7 +179,7 @@ class _Walk:
                         "still uses on another stream"
                     )
 
-    def _check(self, step: _Step, thunks: list[GpuThunk]) -> None:
+    def _check(self, step: _ThunkStep, thunks: list[GpuThunk]) -> None:
         """Raises CheckError if the last of an instruction's thunks accesses other bytes than
         its operands and results.
         """
@@ -210,7 +210,7 @@ class _Walk:
         if _only_moves(thunk) and set(writes) & set(written):
             raise CheckError(f"{thunk} overwrites a result of {step.op.name}")
 
-    def _check_call(self, step: _Step, thunk: GpuThunk) -> None:
+    def _check_call(self, step: _ThunkStep, thunk: GpuThunk) -> None:
         """Checks a kernel that runs a whole computation, and lists all buffers in any order.
 
         XLA lists each array that an operation there reads, and each that one makes, with its shape,
@@ -242,7 +242,7 @@ class _Walk:
             if (place := self.place(value)) is not None and place.size:
                 yield place, op.shape.at(index).key
 
-    def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
+    def _copied(self, step: _ThunkStep, thunk: GpuThunk) -> list[Slice] | None:
         """The bytes that a thunk must read to copy its instruction's slice; None for others."""
         part = _copied_slice(step.op) if thunk.kind.endswith("copy") else None
         whole = part and self.place(step.frame.at[step.op.operands[part[0]]].get(()))
@@ -262,7 +262,7 @@ class _Walk:
             if not access.writes:
                 raise CheckError(f"{thunk} does not write the result {_bytes(access.slice)}")
 
-    def _complete(self, step: _Step, thunks: list[GpuThunk]) -> None:
+    def _complete(self, step: _ThunkStep, thunks: list[GpuThunk]) -> None:
         """Raises CheckError where an instruction's thunks leave out a part of what it does."""
         op = step.op
         if op.opcode in PASSED_ON or op.opcode.endswith("-done"):
@@ -295,18 +295,18 @@ class _Walk:
         if unread and op.opcode != "call" and _copied_slice(op) is None:
             raise CheckError(f"no thunk reads the operand of {op.name} at {_bytes(unread[0])}")
 
-    def _operands(self, step: _Step) -> list[Slice]:
+    def _operands(self, step: _ThunkStep) -> list[Slice]:
         at, operands = step.frame.at, step.op.operands
         return _held(self.place(v) for o in operands for v in at[o].values())
 
-    def _results(self, step: _Step) -> list[Slice]:
+    def _results(self, step: _ThunkStep) -> list[Slice]:
         op = step.op
         made = (v for i, v in step.frame.at[op].items() if v.op is op and v.index == i)
         return _held(map(self.place, made))
 
     # What runs other thunks.
 
-    def _begin(self, step: _Step, thunk: GpuThunk) -> None:
+    def _begin(self, step: _ThunkStep, thunk: GpuThunk) -> None:
         if thunk.execution in self._running:
             raise CheckError(f"{thunk} starts an operation that is already running")
         outside, self._touched = self._touched, []
@@ -320,7 +320,7 @@ class _Walk:
         self._running[thunk.execution] = thunk, self._touched
         self._touched = outside + self._touched
 
-    def _wait(self, of: Mapping[str, list[GpuThunk]], step: _Step, thunk: GpuThunk) -> None:
+    def _wait(self, of: Mapping[str, list[GpuThunk]], step: _ThunkStep, thunk: GpuThunk) -> None:
         start = step.op.operands[0]
         while start.opcode.endswith("-update"):
             start = start.operands[0]
@@ -329,7 +329,7 @@ class _Walk:
             raise CheckError(f"{thunk} does not wait for the operation of {start.name}")
         del self._running[thunk.execution]
 
-    def _inner(self, step: _Step, thunk: GpuThunk) -> None:
+    def _inner(self, step: _ThunkStep, thunk: GpuThunk) -> None:
         """Checks a loop's or a branch's thunk: what decides it, and the thunks of its bodies."""
         op, frames = step.op, step.frame.inner.get(step.op, ())
         if thunk.flow is Flow.LOOP:
@@ -346,7 +346,7 @@ class _Walk:
             self.sequence(frame, inner)
 
 
-def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_Step]:
+def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_ThunkStep]:
     """Yields a run's instructions as steps, and those in calls that `whole` does not name."""
     position = begin
     for op in frame.body.ops:
@@ -355,7 +355,7 @@ def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_St
                 for step in _steps(inner, whole, position):
                     position = step.position + 1
                     yield step
-        yield _Step(position, frame, op)
+        yield _ThunkStep(position, frame, op)
         position += 1
 
 

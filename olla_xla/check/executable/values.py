@@ -96,7 +96,7 @@ class Values:
 
 def follow(program: Program) -> Values:
     """Finds the values of all operations. Raises CheckError where a computation has no schedule."""
-    follower = _Follower()
+    follower = _ValueFollower()
     frame = Frame(program.entry)
     for parameter in program.entry.parameters:
         frame.at[parameter] = follower.define(parameter)
@@ -104,7 +104,7 @@ def follow(program: Program) -> Values:
     return Values(frame, follower.defined)
 
 
-class _Follower:
+class _ValueFollower:
     def __init__(self) -> None:
         self.defined: list[MemoryValue] = []
 
@@ -254,18 +254,18 @@ _REPEATED: dict[str, ShapeIndex] = {
 """Opcode -> where in its result a start repeats its operands."""
 
 _HANDLERS = {
-    "bitcast": _Follower.same,
-    "domain": _Follower.same,
-    "add-dependency": _Follower.same,
-    "async-update": _Follower.same,
-    "opt-barrier": _Follower.barrier,
-    "optimization-barrier": _Follower.barrier,
-    "tuple": _Follower.pack,
-    "get-tuple-element": _Follower.element,
-    "call": _Follower.call,
-    "async-start": _Follower.begin,
-    "conditional": _Follower.choose,
-    "while": _Follower.loop,
+    "bitcast": _ValueFollower.same,
+    "domain": _ValueFollower.same,
+    "add-dependency": _ValueFollower.same,
+    "async-update": _ValueFollower.same,
+    "opt-barrier": _ValueFollower.barrier,
+    "optimization-barrier": _ValueFollower.barrier,
+    "tuple": _ValueFollower.pack,
+    "get-tuple-element": _ValueFollower.element,
+    "call": _ValueFollower.call,
+    "async-start": _ValueFollower.begin,
+    "conditional": _ValueFollower.choose,
+    "while": _ValueFollower.loop,
 }
 
 

@@ -76,7 +76,7 @@ def buffers(executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> li
     """Finds the buffers in all allocations of an executable, from what its thunks read and write.
     Raises OffsetsError if an access leaves its allocation, or a buffer lies in two.
     """
-    return _Finder(executable, areas).found()
+    return _BufferFinder(executable, areas).found()
 
 
 _Key = tuple[str, int] | tuple[int, int]
@@ -163,7 +163,7 @@ def _either(a: _State, b: _State) -> _State:
     return {index: writers.joined(b[index]) for index, writers in a.items()}
 
 
-class _Finder:
+class _BufferFinder:
     """Finds an executable's buffers: follows all ways its thunks may run (loops, branches)."""
 
     def __init__(self, executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> None:
