@@ -27,7 +27,8 @@ class OwnPart:
 def own_part(fusion: Instruction) -> OwnPart | None:
     """Finds which results of a fusion do not depend on a collective that XLA:TPU has put into it.
 
-    None if the fusion has no collective or no such result, or an operand is used for both.
+    Operands that are handed on as they are count as the collective's. None if the fusion has no
+    collective or no result of its own, or if an operand is used for both.
     """
     if fusion.opcode != "fusion" or not fusion.shape.is_tuple:
         return None

@@ -263,7 +263,7 @@ class CpuExecutable:
         return self._encoded(places, proto.SerializeToString(deterministic=True))
 
     def without_places(self) -> bytes:
-        """Serializes the executable without buffer assignment; all slices get offset 0."""
+        """Serializes a copy without buffer assignment; slices are at offset 0 of allocation 0."""
         nowhere = [[Slice(0, 0, a.slice.size) for a in t.accesses] for t in self.flat]
         return self._encoded(nowhere, b"")
 

@@ -20,9 +20,8 @@ _CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
 
 
 def groups_listed(data: bytes) -> bytes:
-    """Returns a serialized instruction whose device groups are spelt in one way, as a key.
-
-    Raises HloError if `data` is no instruction.
+    """Returns a key of a serialized instruction, equal however its device groups are spelt; `data`
+    itself if it has none, or `device_groups` does not know them. HloError if it is no message.
     """
     message = Message(data)
     if not message.numbers() & _WAYS:
@@ -40,8 +39,7 @@ def participants(data: bytes) -> bytes:
 
 def device_groups(instruction: Message) -> Groups | None:
     """Returns a collective's device groups, each a tuple of device numbers, as a sorted tuple.
-
-    None if the instruction has none, or they are spelt in a way that is not known here.
+    None if the instruction has none, or they are spelt twice or in a way that is not known here.
     """
     written = instruction.numbers() & _WAYS
     if len(written) != 1:
@@ -65,7 +63,6 @@ def _listed(groups: list[Message]) -> list[tuple[int, ...]]:
 
 def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
     """Lists the groups of an IotaReplicaGroupListProto: 0, 1, ... reshaped, transposed and cut.
-
     None if its sizes do not fit together.
     """
     extents, order = list(_numbers(iota.blob(3))), list(_numbers(iota.blob(4)))
@@ -77,8 +74,7 @@ def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
 
 def _along_axes(groups: Message) -> list[tuple[int, ...]] | None:
     """Lists the groups of a MeshAxesReplicaGroupListProto.
-
-    None if it gives devices in another order, or parts of axes.
+    None if it gives devices in another order, parts of axes, or an axis twice or not in the mesh.
     """
     mesh = groups.message(1)
     axes = groups.messages(2)

@@ -56,7 +56,6 @@ def run_by(i: Instruction) -> Instruction | None:
 
 def asked(i: Instruction) -> bytes:
     """Returns a key of a collective, equal where device groups and options are.
-
     The channel's number, the result's shape and the backend config are left out.
     """
     copy = xla_pb2.HloInstructionProto.FromString(i.attributes)

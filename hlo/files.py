@@ -47,9 +47,8 @@ def read_own(path: str | os.PathLike[str], largest: int = 2**28) -> bytes:
 
 
 def own_folder(path: str | os.PathLike[str]) -> None:
-    """Makes a folder, if it is missing, that only this process's effective user can write to.
-
-    Raises OSError if it cannot be made or written to, or is one that others than root may write to.
+    """Makes a folder, and those above it, if missing; only this process's effective user can write
+    to it. Raises OSError if it cannot be made or written to, or others than root may write to it.
     """
     os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
     try:
@@ -67,7 +66,6 @@ def is_own(found: os.stat_result) -> bool:
 
 def unpacked(data: bytes, largest: int = LARGEST) -> bytes:
     """Decompresses data in gzip's format; returns other data as it is.
-
     Raises OSError if the packed data is damaged, or what it holds is larger than `largest`.
     """
     if not data.startswith(_GZIP):

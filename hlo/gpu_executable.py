@@ -58,7 +58,7 @@ class GpuThunk:
         return not self.kind.startswith("field ")
 
     def below(self) -> Iterator[Self]:
-        """Yields this thunk and all thunks nested in it, parents first."""
+        """Yields this thunk and all in `inner`, at any depth, parents first; none of `embedded`."""
         yield self
         for sequence in self.inner:
             for thunk in sequence:
@@ -102,7 +102,7 @@ class GpuExecutable:
 
     @property
     def all_thunks(self) -> Iterator[GpuThunk]:
-        """All of its thunks, those nested in loops and branches included, parents first."""
+        """All of its thunks, those in loops and branches too (`GpuThunk.below`), parents first."""
         return (below for thunk in self.thunks for below in thunk.below())
 
     @property
@@ -130,9 +130,9 @@ def read_gpu_executable(data: bytes, decompress: Decompress) -> GpuExecutable:
 
 
 def cut_down(data: bytes, names: Collection[str], decompress: Decompress) -> bytes:
-    """Returns a serialized GPU executable with the thunks of some instructions only, without code.
-
-    The result can be parsed, not run. Arguments and errors: see `read_gpu_executable`.
+    """Returns a serialized GPU executable without code, and only with the thunks whose instruction,
+    and that of each thunk around them, is in `names`. The result can be parsed, not run.
+    Other arguments and HloError: see `read_gpu_executable`.
     """
     proto = _proto(data, decompress)
     proto = proto.without(proto.numbers() - {_OPTIONS, *_PLACES, _THUNKS})
@@ -142,7 +142,7 @@ def cut_down(data: bytes, names: Collection[str], decompress: Decompress) -> byt
 
 
 def _keep(holder: Message, number: int, names: Collection[str]) -> None:
-    """Removes all thunks of a field, nested ones too, but those that run the named instructions."""
+    """Removes thunks of a field, at any depth, that do not run one of the named instructions."""
     holder.keep(number, lambda thunk: Message(thunk.blob(1)).blob(1).decode() in names)
     for thunk in holder.messages(number):
         for field in thunk.numbers() & FLOWS.keys():
@@ -254,7 +254,7 @@ def _accesses(body: Message, fields: Mapping[int, tuple], written: tuple[int, ..
 
 
 def _text(body: Message, path: tuple[int, ...]) -> str:
-    """Returns the string at the end of a path of field numbers; "" if one on it is missing."""
+    """Returns the string at the end of a path of field numbers; "" if one is missing, or for ()."""
     holder = _below(body, path[:-1])
     return holder.blob(path[-1]).decode() if path and holder is not None else ""
 
@@ -307,7 +307,6 @@ class MovingSlice(NamedTuple):
 
     def offset(self, iterations: tuple[int, ...]) -> int:
         """Returns the slice's offset in bytes, given the iteration of each loop, outermost first.
-
         XLA counts 0 where there is no such loop, and a table's last entry is used from then on.
         """
         k = 0

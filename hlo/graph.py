@@ -68,27 +68,27 @@ class MutableComputation:
 
     @property
     def order(self) -> list[int]:
-        """Returns the execution order, a list of ids that may be changed. HloError without one."""
+        """The execution order, a list of ids that callers may change. HloError if there is none."""
         if self._order is None:
             raise HloError(f"{self.computation.name} has no schedule; dump it after scheduling")
         return self._order
 
     def named(self, name: str) -> _Instruction:
-        """The instruction with this name. Raises HloError if there is none."""
+        """Returns the instruction with this name. Raises HloError if there is none."""
         if name not in self._by_name:
             raise HloError(f"{self.computation.name} has no {name}; plan it again")
         return self._by_name[name]
 
     def operands(self, i: _Instruction) -> list[_Instruction]:
-        """The operands of an instruction, in order."""
+        """Returns the operands of an instruction, in order."""
         return [self._by_id[k] for k in i.operand_ids]
 
     def instructions(self) -> list[_Instruction]:
-        """All instructions of the computation, as the proto lists them; inserted ones come last."""
+        """Returns all instructions, in the proto's order; added ones come last until `reorder`."""
         return list(self._by_id.values())
 
     def parameter(self, number: int = 0) -> _Instruction:
-        """The parameter instruction of the computation with this number."""
+        """Returns the parameter instruction of the computation with this number."""
         return next(
             i
             for i in self._by_id.values()
@@ -106,11 +106,11 @@ class MutableComputation:
         return self._order is not None
 
     def added(self) -> list[_Instruction]:
-        """Lists instructions that were added without a place, so are not scheduled yet."""
+        """Lists instructions added without a place to be scheduled at, until `place` is called."""
         return [self._by_id[k] for k in self._new if k in self._by_id]
 
     def readers(self, i: _Instruction) -> list[_Instruction]:
-        """All instructions of the computation that have `i` as an operand."""
+        """Returns all instructions of the computation that have `i` as an operand."""
         return [r for r in self._by_id.values() if i.id in r.operand_ids]
 
     def add(
@@ -153,7 +153,7 @@ class MutableComputation:
         return self.make("get-tuple-element", name, shape, whole, tuple_index=k)
 
     def element(self, k: int) -> _Instruction:
-        """Returns get-tuple-element `k` of the parameter, a loop's state; adds it if missing."""
+        """Returns a get-tuple-element `k` of the parameter, a loop's state; adds one if missing."""
         if k not in self._elements:
             elements = (
                 i
@@ -195,7 +195,6 @@ class MutableComputation:
 
     def sweep(self, lost: Iterable[_Instruction], opcodes: Collection[str] | None = None) -> None:
         """Removes the instructions of `lost` that nothing reads, then likewise their operands.
-
         The root and side effects stay, and parameters or, with `opcodes`, all other opcodes.
         """
         count: dict[int, int] = dict.fromkeys(self._by_id, 0)
@@ -237,7 +236,9 @@ class MutableComputation:
             self._order = [k for k in self._order if k not in gone]
 
     def reorder(self) -> None:
-        """Sorts the list of instructions into XLA's post-order; the execution order stays."""
+        """Sorts the list of instructions, but not the execution order, into XLA's post-order.
+        Both get what was added `before` or `after` something.
+        """
         self._insert()
         self._by_id = {i.id: i for i in post_order(self.instructions())}
 
@@ -297,18 +298,17 @@ class MutableModule:
         return self._bodies[number]
 
     def bodies(self) -> list[MutableComputation]:
-        """The MutableComputations made so far: of all computations that were asked for or added."""
+        """Returns the MutableComputations made so far, as asked for (`body`) or added."""
         return list(self._bodies.values())
 
     def called(self, i: _Instruction, k: int = 0) -> MutableComputation:
-        """The MutableComputation that instruction `i` calls; number `k` if it calls several."""
+        """Returns the computation that `i` calls; number `k`, from 0, if it calls several."""
         return self.body(i.called_computation_ids[k])
 
     def find(
         self, names: Collection[str], within: Collection[int] | None = None
     ) -> list[tuple[MutableComputation, _Instruction]]:
         """Finds the instructions with these names: (computation, instruction), in module order.
-
         `within` has ids of the only computations searched, None: all. HloError if one is missing.
         """
         holders: dict[str, int] = {}
@@ -323,7 +323,7 @@ class MutableModule:
     def new_computation(
         self, computation: _Computation, after: int | None = None
     ) -> MutableComputation:
-        """Adds a computation, which gets a new id; listed after that of id `after`, else last."""
+        """Adds a computation under a new id and returns it; listed after id `after`, else last."""
         computation.id = next(self._ids)
         self.computations[computation.id] = computation
         self._beside.setdefault(after, []).append(computation)
@@ -333,7 +333,7 @@ class MutableModule:
         """Writes all changed computations into the module's proto.
 
         Args:
-          prune: lists computations callees first, without those that nothing calls.
+          prune: lists computations callees first, without those that the entry does not reach.
         """
         for body in self._bodies.values():
             body.finish()

@@ -28,7 +28,6 @@ _ELEMENTWISE = frozenset(
 
 def in_place_pairs(i: Instruction, target: str) -> list[Pair]:
     """Lists where XLA's rules put a result of `i` into the buffer of one of its operands.
-
     Each is (operand number, index within the operand, index within the result).
     """
     if i.opcode in _DEFAULT_IN_PLACE:
@@ -83,7 +82,6 @@ def _fusion_pairs(fusion: Instruction, target: str) -> list[Pair]:
 
 def _follow(i: Instruction, index: ShapeIndex, target: str) -> tuple[Instruction, ShapeIndex]:
     """Follows a value back to the (instruction, shape index) that computes it.
-
     Skips tuples, get-tuple-elements and opcodes of `Platform.moves_nothing`.
     """
     while i.opcode == "tuple" and index:
@@ -140,7 +138,6 @@ def can_share(
     pairs: Sequence[Pair],
 ) -> bool:
     """Whether `user`'s result at `user_index` may overwrite `operand` at `operand_index`.
-
     Assumes that nothing reads the operand later; `pairs` are the `in_place_pairs` of `user`.
     """
     if user.custom_call_target.startswith("__cublas$lt$matmul") and user_index == (1,):
@@ -228,8 +225,7 @@ _SPECIAL = ("scatter", "sort", "dynamic-update-slice")
 
 
 def _plainly_reached(start: Instruction, hero: Instruction | None) -> set[Instruction] | None:
-    """Finds what depends on a parameter; None if some step changes the order of its elements.
-
+    """Finds a parameter and what depends on it; None if some step may reorder its elements.
     That is `_walk_gpu`, cached, for results that are not of `_SPECIAL` (such as a scatter).
     """
     known = start.computation.reached
@@ -241,8 +237,7 @@ def _plainly_reached(start: Instruction, hero: Instruction | None) -> set[Instru
 def _walk_gpu(
     start: Instruction, source: Instruction | None, hero: Instruction | None, index: ShapeIndex
 ) -> set[Instruction] | None:
-    """Finds what depends on a parameter; None if some step changes the order of its elements.
-
+    """Finds a parameter and what depends on it; None if some step may reorder its elements.
     `source` is the result's instruction, below a bitcast, if one of `_SPECIAL`; else None. The walk
     ends at `hero`, the fusion's reduce; `index` is the result's.
     """

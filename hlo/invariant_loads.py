@@ -39,9 +39,9 @@ class InvariantLoads(NamedTuple):
 
 
 def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
-    """Counts fusions with operands that XLA marks as not invariant, and finds their wrong kernels.
+    """Counts fusions that have a kernel and that XLA marks (`MARK`), and finds wrong kernels.
 
-    Wrong are those that were compiled for a fusion without the mark (`MARK`).
+    Wrong are those that were compiled for another fusion whose mark lacks an operand of theirs.
 
     Args:
       module: the executable's, serialized. executable: as it was read.
@@ -73,7 +73,8 @@ def shared_marks(module: Module) -> dict[str, str]:
       module: a scheduled one, before XLA has marked it.
 
     Returns:
-      Name of each fusion whose code a marked fusion has too -> the value of `MARK` for it.
+      Name of each fusion, marked or not, whose code another has, if one of them is marked -> the
+      value of `MARK` for it: the marked operands of all of them.
     """
     marks: dict[Instruction, set[int]] = {}
     alike: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
@@ -126,7 +127,7 @@ def _comes_from(operand: Instruction, product: Instruction) -> bool:
 
 
 def _by_code(fusions: Sequence[Instruction]) -> Iterator[list[Instruction]]:
-    """Groups fusions whose bodies are equal but for names, constants and other attributes."""
+    """Yields groups of fusions with equal bodies but for names, constants and most attributes."""
     groups: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
     for i in fusions:
         groups[_code(i.called[0])].append(i)

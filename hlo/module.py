@@ -79,7 +79,7 @@ class Instruction:
         return copy.SerializeToString(deterministic=True)
 
     def behind(self, *opcodes: str) -> Instruction:
-        """Follows first operands from this instruction to the first of none of these opcodes."""
+        """Returns the first of itself, its first operand, and so on that has none of `opcodes`."""
         i = self
         while i.opcode in opcodes:
             i = i.operands[0]
@@ -198,12 +198,12 @@ class Module:
 
     @functools.cached_property
     def donated(self) -> frozenset[tuple[int, ShapeIndex]]:
-        """(parameter number, index) of every argument that an output overwrites."""
+        """(parameter number, index) of each donated argument that has an output in `aliases`."""
         return frozenset(self.aliases.values())
 
     @property
     def order(self) -> dict[str, tuple[str, ...]]:
-        """Maps scheduled computations that control flow runs to their instructions, by name."""
+        """Name of each scheduled one of `control_computations` -> its instructions' names."""
         return {
             c.name: tuple(i.name for i in c.schedule)
             for c in self.control_computations
@@ -213,7 +213,6 @@ class Module:
     @property
     def may_spare(self) -> bool:
         """Whether rewriting loops or concatenates may save memory, by a quick look.
-
         It has a while, or a concatenate as large as a donated array.
         """
         given = {self.entry.parameters[k].shape.at(index).bytes for k, index in self.donated}
@@ -224,7 +223,6 @@ class Module:
     @functools.cached_property
     def control_computations(self) -> list[Computation]:
         """The entry, and computations that a while, conditional, call or async-start runs.
-
         Callees first, the entry last. Bodies of fusions, reductions and the like are not listed.
         """
         seen: dict[Computation, None] = {}
@@ -242,7 +240,7 @@ class Module:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of names, opcodes, shapes, operands, callees, control edges and donation."""
+        """SHA-256 of names, opcodes, shapes, operands, callees, control edges, donation only."""
         digest = hashlib.sha256()
         for computation in self.computations:
             parts = [f"{computation.name}{{".encode()]
@@ -276,7 +274,7 @@ _views: weakref.WeakValueDictionary[bytes, Module] = weakref.WeakValueDictionary
 
 
 def module_from_bytes(data: bytes) -> Module:
-    """Reads a serialized HloModuleProto. Raises HloError when `data` is not one.
+    """Reads a serialized HloModuleProto or HloProto. Raises HloError when `data` is no valid one.
     The result must not be changed: equal bytes give the same object as long as one of them is held.
     """
     view = _views.get(data)
@@ -287,7 +285,7 @@ def module_from_bytes(data: bytes) -> Module:
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
-    """Parses a serialized HloModuleProto, or the module in an HloProto. Raises HloError."""
+    """Parses a serialized HloModuleProto or HloProto, without empty schedules. Raises HloError."""
     for message in (xla_pb2.HloModuleProto(), xla_pb2.HloProto()):
         try:
             message.ParseFromString(data)
@@ -313,7 +311,7 @@ def module_from_proto(
       changed: ids of such computations that were changed, so they are read again.
 
     Raises:
-      HloError: the proto refers to unknown ids, or has a while, call or fusion of a wrong form.
+      HloError: the proto refers to unknown ids or arguments, or a while, call or fusion is wrong.
     """
     frames = StackFrames(proto.stack_frame_index) if before is None else before.frames
     computations = {c.id: Computation(c.id, c.name, frames=frames) for c in proto.computations}
@@ -353,7 +351,7 @@ def module_from_proto(
 
 
 def _same(before: Module, changed: Collection[int]) -> dict[int, Computation]:
-    """Maps ids to computations of `before` that are unchanged, and that control flow never runs."""
+    """Maps ids to computations of `before` that control flow never runs, unchanged in all parts."""
     read = {c.id for c in before.control_computations} | set(changed)
     unchanged: dict[int, Computation] = {}
     for c in before.computations:  # callees come first
@@ -422,7 +420,9 @@ _CALLED = {"while": 2, "call": 1, "fusion": 1}
 def _read_particulars(
     p: xla_pb2.HloInstructionProto, i: Instruction, computations: dict[int, Computation]
 ) -> None:
-    """Reads fields of `i` that only some opcodes have. HloError for a wrong number of callees."""
+    """Sets fields of `i` that few opcodes have. HloError for a wrong number of callees or, of a
+    while, of operands.
+    """
     i.called = tuple(computations[c] for c in p.called_computation_ids)
     if len(i.called) != _CALLED.get(i.opcode, len(i.called)):
         calls = f"{i.opcode} {i.name} calls {len(i.called)} computations"

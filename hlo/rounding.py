@@ -60,8 +60,7 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
 
 
 def _determined(body: Computation) -> frozenset[Instruction]:
-    """Finds sums of two products where it is certain which product LLVM fuses with the addition.
-
+    """Finds sums, of large arrays, where it is certain which of two products LLVM fuses with them.
     It is the one that nothing else reads. What reads the products must be computed with the root's
     element, in one block of code, and loops must stay loops: code then reads what computations do.
     """
@@ -104,6 +103,7 @@ def may_depend_on_others(computations: Iterable[Computation]) -> bool:
     For small arrays LLVM unrolls loops completely. A product may then be fused into an addition of
     another fusion, or no longer be fused if it gets another use. So small arrays must not have both
     products and sums. Loops over large arrays stay apart; only a sum of two products is a choice.
+    True also where it is not known: for complex numbers, and reductions and the like.
 
     Args:
       computations: those compiled into the function, but no bodies of fusions.
@@ -129,7 +129,7 @@ _STEPS = frozenset({"while", "conditional", "call"})
 
 
 def _is_small(i: Instruction) -> bool:
-    """Whether `i` computes floating-point numbers, so few that LLVM unrolls its loops."""
+    """Whether `i` reads or gives floating-point numbers, so few that LLVM unrolls its loops."""
     shapes = [s for o in (i, *i.operands) for _, s in o.shape.indices() if s.is_array]
     if not any(s.element_type in _FLOATING for s in shapes):
         return False
@@ -157,9 +157,10 @@ class _Products:
 
     def is_sensitive(self, body: Computation, given: tuple[bool, ...] = ()) -> bool:
         """Whether a computation may add two products, or has an operation that is not analysed.
+        Records which of its values may be products.
 
         Args:
-          body: the computation. given: whether each of its parameters may be a product.
+          body: the computation. given: whether each parameter may be a product; (): none.
         """
         known = self._is_product
         for i in body.instructions:
@@ -202,7 +203,7 @@ class _Products:
 
 
 def keeps_precision(i: Instruction) -> bool:
-    """Whether a reduce-precision keeps as many exponent and mantissa bits as its type has.
+    """Whether a reduce-precision keeps all exponent and mantissa bits of f16, f32, f64 or bf16.
 
     JAX marks values saved for a backward pass by such ones. They leave every number as it is, but
     on some platforms not every NaN (`Platform.keeps_precision`).

@@ -117,15 +117,15 @@ class Shape:
 
     @property
     def unpadded_bytes(self) -> int:
-        """Bytes of an array's elements, without the padding to tiles that `bytes` includes."""
+        """Bytes of an array's elements, without padding to tiles; of other shapes, `bytes`."""
         if not self.is_array:
             return self.bytes
         return (self.num_elements * self.element_bits + 7) // 8
 
     def least_padded(self) -> tuple[int, tuple[int, ...]]:
-        """Tries all orders of the dimensions: (least bytes with padding to tiles, that order).
-
-        The order is from the most major dimension to the most minor; its own, if none is better.
+        """Returns the least bytes, with padding to tiles, of all orders of the dimensions, and that
+        order, most major one first. It is its own if no other is better; none is tried without
+        tiles, or with more than 6 dimensions.
         """
         own = tuple(reversed(self.minor_to_major))
         best, order = self.bytes, own
@@ -150,21 +150,21 @@ class Shape:
         return self.minor_to_major[: len(self.tiles[0])] if self.tiles else ()
 
     def converted(self, other: Shape) -> Shape:
-        """This array's dimensions with the element type and layout of `other`, of equal rank."""
+        """Returns this array's shape with the element type and layout of `other`, of equal rank."""
         proto = xla_pb2.ShapeProto.FromString(self.key)
         proto.element_type = other.element_type
         proto.layout.CopyFrom(xla_pb2.ShapeProto.FromString(other.key).layout)
         return shape_from_proto(proto)
 
     def at(self, index: ShapeIndex) -> Shape:
-        """The subshape of a tuple shape at `index`; the shape itself at ()."""
+        """Returns the subshape of a tuple shape at `index`; the shape itself at ()."""
         shape = self
         for i in index:
             shape = shape.elements[i]
         return shape
 
     def has(self, index: ShapeIndex) -> bool:
-        """Whether a tuple shape has a subshape at `index`."""
+        """Whether it has a subshape at `index`; any shape has one at ()."""
         shape = self
         for i in index:
             if not 0 <= i < len(shape.elements):
@@ -173,7 +173,7 @@ class Shape:
         return True
 
     def indices(self) -> Sequence[tuple[ShapeIndex, Shape]]:
-        """All (index, subshape) pairs, parents first; a shape that is no tuple has one, at ()."""
+        """Returns all (index, subshape) pairs, parents first; one, at (), if it is no tuple."""
         return self._indices
 
     @functools.cached_property
@@ -191,7 +191,6 @@ _COMBINED = -(2**63)
 
 def _tiled(extents: Sequence[int], tile: Sequence[int]) -> list[int]:
     """Returns an array's extents, major to minor, after its minormost ones are cut into a tile.
-
     Each cut dimension becomes its number of tiles; the tile's own extents are appended.
     """
     rank = len(tile)
@@ -234,6 +233,6 @@ def shape_from_proto(proto: xla_pb2.ShapeProto) -> Shape:
 
 
 def cut_dimensions(part: Sequence[int], whole: Sequence[int]) -> list[int]:
-    """Lists the dimensions in which `part` is smaller than `whole`, both given as extents."""
+    """Lists the dimensions in which `part` differs from `whole`, both extents of one rank."""
     both = zip(part, whole, strict=True)
     return [k for k, (some, every) in enumerate(both) if some != every]

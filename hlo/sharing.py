@@ -11,7 +11,8 @@ Sharing = list[list[tuple[int, int]]]
 def sharing(dataflow: Dataflow, target: str) -> Sharing:
     """Finds for each value, by its id, the operands whose memory XLA may give it if they die there.
 
-    Each is (id of the operand's value, index of the operand in its `positions`). Copies get none.
+    Each is (id of the operand's value, index of the operand in its `positions`). Copies, tuples,
+    parameters and what takes no memory get none.
     Those that must share the value's buffer, so have its memory in any case, are listed too.
     """
     pairs: dict[Instruction, list[Pair]] = {}

@@ -27,14 +27,14 @@ class StackFrames:
         self._stacks: dict[int, tuple[SourceFrame, ...]] = {}
 
     def location(self, metadata: xla_pb2.OpMetadata) -> str:
-        """The innermost Python call in which an operation was traced, "file:line"; or ""."""
+        """Returns the innermost Python call under which it was traced, "file:line"; or ""."""
         if metadata.source_file:
             return f"{metadata.source_file}:{metadata.source_line}"
         frame_id = metadata.stack_frame_id
         return self._frame(frame_id).location if self._is_known(frame_id) else ""
 
     def stack(self, metadata: xla_pb2.OpMetadata) -> tuple[SourceFrame, ...]:
-        """The Python calls in which an operation was traced, innermost first; () if unknown."""
+        """Returns the Python calls in which an operation was traced, innermost first; or ()."""
         first = metadata.stack_frame_id
         if first not in self._stacks:
             self._stacks[first] = self._found(first)

@@ -26,8 +26,8 @@ def extents(shape: Shape) -> tuple[int, ...]:
 
 
 def sliced_outermost(part: Shape, whole: Shape) -> int | None:
-    """Returns the most major dimension of `whole` if `part` is one contiguous slice along it.
-    None otherwise. Dimensions of extent 1 do not count.
+    """Returns the most major dimension of `whole` if `part` is a slice of extent 1 along it, of the
+    same type and layout; else None. Dimensions of extent 1 do not count.
     """
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
@@ -37,7 +37,9 @@ def sliced_outermost(part: Shape, whole: Shape) -> int | None:
 
 
 def sliced_axis(part: Shape, whole: Shape) -> int | None:
-    """Returns the dimension of which `part` is a single slice of `whole`; None if it is none."""
+    """Returns the one dimension along which `part` is a slice of extent 1 of `whole`, with the same
+    type and layout; else None.
+    """
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
     cut = cut_dimensions(part.dimensions, whole.dimensions)
@@ -72,7 +74,9 @@ def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, St
 
 
 def same_dimension(a: Shape, axis: int, b: Shape) -> int | None:
-    """Returns which dimension of `b`, a bitcast of `a`, is the dimension `axis` of `a`, or None."""
+    """Returns which dimension of `b`, a bitcast of `a`, is the dimension `axis` of `a`. None if no
+    dimension has its extent and stride, if its extent is 1, or if a shape has tiles.
+    """
     first, second = ((s.element_type, s.memory_space, s.num_elements) for s in (a, b))
     if first != second or a.tiles or b.tiles:
         return None
@@ -81,7 +85,7 @@ def same_dimension(a: Shape, axis: int, b: Shape) -> int | None:
 
 
 def _dimension(shape: Shape, count: int, distance: int) -> int | None:
-    """Returns the dimension with extent `count` and a stride of `distance` elements, or None."""
+    """Returns the dimension of extent `count`, over 1, and stride `distance`, or None."""
     here = 1
     for k in shape.minor_to_major:
         if shape.dimensions[k] == count > 1 and here == distance:
@@ -119,7 +123,8 @@ def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] 
 
     Returns:
       The steps: (count, stride in elements of `source`), outermost first; and the element types of
-      the converts, first one first. None where `i` does something else, or has no such steps.
+      the converts, first one first. None where `i` does something else, has no such steps, or both
+      converts elements and takes their bytes for another type.
     """
     chain: list[Instruction] = []
     while i is not source:
@@ -163,7 +168,6 @@ def within(fusion: Instruction) -> list[Instruction] | None:
 
 def _after(i: Instruction, steps: Steps) -> Steps | None:
     """Finds loops (count, stride in the source) for the result of `i`, from its operand's `steps`.
-
     None if it has none, as of a bitcast that changes the size of elements.
     """
     old, new = i.operands[0].shape, i.shape
@@ -180,7 +184,9 @@ def _after(i: Instruction, steps: Steps) -> Steps | None:
 
 
 def _divided(steps: Steps, parts: Sequence[int]) -> list[int] | None:
-    """Splits loops (count, stride) into a stride for each extent, major first; None if it fails."""
+    """Splits loops (count, stride) into a stride for each extent, major first; 0 for extents of 1.
+    None if the loops do not divide so.
+    """
     left = list(steps)
     strides: list[int] = []
     for extent in reversed(parts):

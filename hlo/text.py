@@ -54,7 +54,7 @@ def text_of(module: Any, *, notes: bool = False) -> str:
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 of a module's text, after a prefix that tells it from other digests."""
+    """Returns the SHA-256 of a module's text, after a prefix that tells it from other digests."""
     return f"{_TEXT}{hashlib.sha256(text.encode()).hexdigest()}"
 
 
@@ -67,8 +67,7 @@ _ID = xla_pb2.HloModuleProto.DESCRIPTOR.fields_by_name["id"].number
 
 
 def module_digest(module: bytes) -> str:
-    """SHA-256 of a serialized HloModuleProto without its id, which differs between processes.
-
+    """Returns the SHA-256 of a serialized HloModuleProto, with id 0, as processes differ in it.
     Raises HloError if `module` is not a protobuf message.
     """
     message = Message(module)

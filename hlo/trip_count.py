@@ -9,7 +9,6 @@ _COPIES = ("copy", "bitcast")
 
 def trip_count(loop: Instruction) -> int | None:
     """Returns a while loop's number of iterations, by XLA's annotation or else by its condition.
-
     None if it is not known. XLA:TPU writes no annotation; its conditions compare a counter.
     """
     try:

@@ -99,7 +99,7 @@ class Dataflow:
 
     @functools.cached_property
     def seen_in(self) -> dict[Computation, list[Value]]:
-        """Maps each computation to the values that its instructions have, in the order of ids."""
+        """Maps computations to the values that appear in them, wherever defined, ordered by id."""
         by_computation: dict[Computation, list[Value]] = collections.defaultdict(list)
         for value in self.values:
             for computation in dict.fromkeys(i.computation for i, _ in value.positions):
@@ -109,7 +109,6 @@ class Dataflow:
 
 def analyse(module: Module, target: str = "cpu") -> Dataflow:
     """Finds the values of a module, and which of them must share a buffer under rules for `target`.
-
     Raises HloError if an instruction that forwards its operands has another shape than they have.
     """
     return _Analysis(module, target).run()
@@ -204,7 +203,9 @@ class _Analysis:
         return self._tuple(i)
 
     def _done(self, i: Instruction) -> ValueMap:
-        """Returns, by shape index, the values of a done: the result in its start's tuple."""
+        """Returns, by shape index, the values of a done: those of the result in its start's tuple,
+        and new ones for what that does not have, as of a send, and for an async-done's tuples.
+        """
         source = self.maps[i.operands[0]]
         if i.opcode == "all-reduce-done":
             return dict(source)
@@ -241,7 +242,8 @@ class _Analysis:
         self, i: Instruction, operands: Sequence[Instruction], called: Sequence[Computation]
     ) -> ValueMap:
         """Returns values, by shape index, of an async-start or -update whose operands are
-        `operands`. Its tuple is (operands, result, context); the result is that of `called`.
+        `operands`. Its tuple is (operands, result, context); the result is that of `called`, whose
+        values are found here, too.
         """
         values = self._define_all(i)
         for k, operand in enumerate(operands):
@@ -300,7 +302,8 @@ class _Analysis:
 
     @staticmethod
     def _changed(init: ValueMap, phis: ValueMap, root: ValueMap) -> set[ShapeIndex]:
-        """Finds the indices of a loop's state that iterations may change; others forward `init`.
+        """Finds the indices of a loop's state that iterations may change; makes the other values of
+        `phis` forward to those of `init`.
 
         Args:
           init, phis, root: values of the state before, in the body's parameter, and at its end.
@@ -347,10 +350,10 @@ class _Analysis:
     def _buffers(
         self, values: list[Value], at: dict[tuple[Instruction, ShapeIndex], Value]
     ) -> list[list[Value]]:
-        """Joins values that must share a buffer into sets, in the order of XLA's buffers.
-
-        It goes over all values, those that loops and branches make last, and joins the sets of each
-        and of what it is aliased with to the largest of them (HloAliasAnalysis::CreateBuffers).
+        """Joins values that must share a buffer into sets, in the order of XLA's buffers, and sets
+        each value's `buffer`. It goes over all values, those that loops and branches make last, and
+        joins the sets of each and of what it is aliased with to the largest of them
+        (HloAliasAnalysis::CreateBuffers).
         """
         joins: dict[int, set[int]] = {}
         made: set[int] = set()

@@ -94,35 +94,37 @@ class Message:
         return submessages[0]
 
     def blob(self, number: int) -> bytes:
-        """Returns the bytes of a field; b"" if it is missing. HloError if there are several."""
+        """Returns the bytes of a field; b"" if it is missing. HloError if it has several values, a
+        number, or a message that was parsed (`messages`).
+        """
         contents = [v for n, _, v in self._fields if n == number]
         if len(contents) > 1 or not all(isinstance(v, bytes) for v in contents):
             raise HloError(f"field {number} is not one string of bytes")
         return contents[0] if contents else b""  # pyright: ignore[reportReturnType]
 
     def set_blob(self, number: int, value: bytes) -> None:
-        """Replaces the bytes of a field, but adds none. Raises HloError if it occurs twice."""
+        """Replaces the bytes of a field, but adds none. Raises HloError where `blob` does."""
         self.blob(number)
         self._fields = [
             (n, kind, value if n == number else v) for n, kind, v in self._fields
         ]  # fmt: skip
 
     def integer(self, number: int) -> int:
-        """Returns the non-negative integer in a field, 0 if it is missing. HloError for others."""
+        """Returns the integer in a field, 0 if missing. HloError if negative, repeated or bytes."""
         integers = [v for n, _, v in self._fields if n == number]
         if len(integers) > 1 or not all(isinstance(v, int) and v < 2**63 for v in integers):
             raise HloError(f"field {number} is not one integer of at least 0")
         return integers[0] if integers else 0  # pyright: ignore[reportReturnType]
 
     def signed(self, number: int) -> int:
-        """Returns the signed integer in a field, 0 if it is missing. HloError if it has none."""
+        """Returns the signed integer in a field, 0 if missing. HloError if repeated or bytes."""
         integers = [v for n, _, v in self._fields if n == number]
         if len(integers) > 1 or not all(isinstance(v, int) for v in integers):
             raise HloError(f"field {number} is not one integer")
         return _signed(integers[0] if integers else 0)  # pyright: ignore[reportArgumentType]
 
     def set_integer(self, number: int, value: int) -> None:
-        """Sets a field to a non-negative integer; 0 removes it."""
+        """Sets a field to a non-negative integer; 0 removes it. A new value sorts all fields."""
         if self.integer(number) == value:
             return
         self._fields = [f for f in self._fields if f[0] != number]
@@ -183,8 +185,7 @@ INTEGERS = {
 
 def scalar_integer(literal: bytes, element_type: int) -> int | None:
     """Returns the integer in a serialized LiteralProto of one element (a bool as 0 or 1).
-
-    None for other element types and for literals of several elements. May raise HloError.
+    None for other element types, and if it has no element or several. May raise HloError.
     """
     if element_type not in INTEGERS:
         return None
@@ -203,7 +204,9 @@ def scalar_integer(literal: bytes, element_type: int) -> int | None:
 
 
 def is_zero(literal: bytes) -> bool:
-    """Whether all elements of a serialized LiteralProto are zero; False if they cannot be read."""
+    """Whether all bytes of a serialized literal's elements are zero; False if they cannot be read.
+    Raises HloError if it is no message.
+    """
     message = Message(literal)
     try:
         return not any(any(message.blob(n)) for n in message.numbers() - {_LITERAL_SHAPE})

@@ -17,7 +17,7 @@ def platform(name: str) -> Platform:
 
 
 def platform_of_jax(name: str) -> Platform:
-    """Returns the Platform that JAX calls `name`, as in `device.platform`. Raises KeyError."""
+    """Returns the Platform that JAX (`device.platform`) or XLA calls `name`. Raises KeyError."""
     for backend in PLATFORMS.values():
         if name in (backend.jax_name, backend.name):
             return backend
@@ -26,7 +26,6 @@ def platform_of_jax(name: str) -> Platform:
 
 def is_host(jax_name: str) -> bool:
     """Whether devices of a JAX platform, such as "gpu", are this machine's own processors.
-
     False for platforms without an entry in `PLATFORMS`.
     """
     return any(p.is_host and jax_name in (p.jax_name, p.name) for p in PLATFORMS.values())

@@ -27,7 +27,9 @@ _MARKERS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
 
 
 def is_shared(proto: xla_pb2.HloModuleProto) -> bool:
-    """Whether a computation run by while, conditional, call or async-start has several callers."""
+    """Whether a computation run by while, conditional, call or async-start has several callers.
+    Raises HloError at an unknown id.
+    """
     computations = {c.id: c for c in proto.computations}
     seen = {proto.entry_computation_id}
     waiting = [proto.entry_computation_id]
@@ -47,7 +49,7 @@ def flatten(proto: xla_pb2.HloModuleProto) -> None:
     In a module with a schedule, computations with several callers are cloned with their schedules.
     In one without, calls are inlined, sharding custom-calls and dead code removed, and instructions
     numbered in program order. Bodies of fusions and reducers stay shared. Raises HloError if the
-    module refers to an unknown id.
+    module refers to an unknown id, or an instruction depends on itself.
     """
     flattener = _Flattener(proto)
     entry = flattener.copy(proto.entry_computation_id, proto.entry_computation_id)
@@ -88,7 +90,7 @@ def _embedded(computations: Sequence[_Computation]) -> list[_Computation]:
 
 
 def _program_order(instructions: Iterable[_Instruction]) -> list[_Instruction]:
-    """Sorts instructions by id, but each after its operands and control predecessors."""
+    """Sorts instructions by id, but each after those it needs. Raises HloError at a cycle."""
     by_id = {i.id: i for i in instructions}
     done = after_needs(
         sorted(by_id),
@@ -125,7 +127,7 @@ class _Flattener:
         return [*self._embedded, *self.done.values()]
 
     def copy(self, original: int, number: int) -> int:
-        """Copies a computation, and those it runs, to `done` and `orders`; returns its new id."""
+        """Copies a computation to `done` as id `number`, and those it runs; returns `number`."""
         old = _computation(self._computations, original)
         new = _Computation()
         new.CopyFrom(old)
@@ -223,13 +225,12 @@ class _Body:
 
     def new_id(self, old: int, computation: int) -> int:
         """Returns the id of an instruction's copy, in the computation that was added last.
-
         `old` is its id, or the low half of it alone; `computation` has the original.
         """
         return self._new[old] if old in self._new else self._new[computation << 32 | old]
 
     def _copy(self, i: _Instruction, operands: list[int], before: list[int]) -> int:
-        """Copies an instruction; returns the copy's id, or an operand's if that has the same value.
+        """Copies an instruction; returns the copy's id, or that of what has the same value already.
 
         Args:
           operands, before: ids of the copy's operands and control predecessors.

@@ -46,13 +46,13 @@ class CutModule:
         self._entry = self._module.body(self.proto.entry_computation_id)
 
     def inputs(self) -> list[str]:
-        """Names instructions of the entry that are not needed, and that `opaque` can replace."""
+        """Lists names of instructions of the entry that are not needed and compute something."""
         kept = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
         computing = (i for i in self._entry.instructions() if i.opcode not in kept)
         return [i.name for i in computing if i.name not in self.needed]
 
     def states(self) -> list[tuple[int, int]]:
-        """Lists (id of a loop's body, number of an element of its state) that the body computes."""
+        """Lists (loop body's id, state element) that the body does not just take from a tuple."""
         return [
             (body.computation.id, k)
             for body in self._loops()
@@ -71,7 +71,9 @@ class CutModule:
         return (body for body in loop_bodies if body.root.opcode == "tuple")
 
     def ended(self) -> None:
-        """Removes what the entry runs after its last needed instruction, and all its results."""
+        """Removes what the entry runs after its last needed instruction, and all its results.
+        Arguments that were donated for a result are donated for any use.
+        """
         entry = self._entry
         needed = {i.id for i in entry.instructions() if i.name in self.needed}
         last = max((n for n, k in enumerate(entry.order) if k in needed), default=-1)
@@ -113,7 +115,7 @@ class CutModule:
                 root.operand_ids[k] = body.add(new, before=root).id
 
     def finish(self) -> bytes:
-        """Removes what nothing needed reads, and returns the serialized module."""
+        """Removes what no needed instruction and no root reads; returns the serialized module."""
         for body in self._scheduled:
             by_id = {i.id: i for i in body.instructions()}
             operands = {k: i.operand_ids for k, i in by_id.items()}

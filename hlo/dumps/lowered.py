@@ -188,7 +188,6 @@ def _product(numbers: str | Sequence[str]) -> int:
 
 def _replace_copies(proto: xla_pb2.HloModuleProto) -> None:
     """Replaces each `copy` by a "Sharding" custom call if it has a sharding, else by its operand.
-
     Before XLA has chosen layouts a copy computes nothing; its own pipeline puts in those it needs.
     """
     module = MutableModule(proto)

@@ -56,7 +56,6 @@ def read_file(path: str | Path) -> str | bytes:
 
 def to_hlo(data: str | bytes) -> bytes:
     """Converts HLO text, StableHLO text or an HLO proto to a serialized HloModuleProto.
-
     Raises HloError if `data` is none of these.
     """
     if isinstance(data, bytes):
@@ -160,7 +159,6 @@ def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
 
 def _doubtful_outputs(dataflow: Dataflow) -> Iterator[CopySite]:
     """Yields results of the entry that need a copy to have a buffer of their own.
-
     Those are constants, arguments that are not donated for them, and values returned twice.
     """
     module = dataflow.module
@@ -187,7 +185,8 @@ class _Copier:
         self._computation = computation
 
     def write(self, places: dict[tuple[int, int], list[ShapeIndex]]) -> None:
-        """Makes instructions read copies of parts of their operands.
+        """Makes instructions read copies of parts of their operands; removes unread tuples and
+        get-tuple-elements.
 
         Args:
           places: (reader's id, operand number) -> shape indices to copy; id -1 is for the root.
@@ -207,7 +206,6 @@ class _Copier:
         self, old: _Instruction, indices: Sequence[ShapeIndex], before: _Instruction | None
     ) -> _Instruction:
         """Returns a value with copies of the parts of `old` at `indices`, and with its other parts.
-
         Instructions are added before `before`; None: last.
         """
         if old.shape.element_type != TUPLE:

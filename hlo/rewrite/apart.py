@@ -33,7 +33,7 @@ def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, ta
 
     Args:
       before: the scheduled module without the change. proto: with it; copies are added in place.
-      target: "cpu" or "cuda", whose in-place rules count.
+      target: "cpu", "cuda" or "tpu", whose in-place rules count.
     """
     known: set[Hashable] | None = None
     for _ in range(_ROUNDS):
@@ -74,7 +74,9 @@ def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
 
 
 def _copy_at(body: MutableComputation, site: CopySite) -> None:
-    """Adds a copy of the value at a CopySite; the instruction or result there takes the copy."""
+    """Adds a copy of the value at a CopySite, and makes the instruction or result there take it.
+    Raises HloError for a tuple, and for an array in nested tuples.
+    """
     if len(site.index) > 1:
         raise HloError(f"{site.value.name} is overwritten, and is in a tuple of tuples")
     user = None if site.user is None else body.named(site.user.name)
@@ -100,7 +102,9 @@ def _give(
 def _own_tuple(
     body: MutableComputation, user: _Instruction | None, operand: int, old: _Instruction
 ) -> _Instruction:
-    """Makes a tuple that `user` (None: the root) alone reads in place of `old`; returns it."""
+    """Returns a tuple like `old` that `user` (None: the root) alone reads: `old`, or a new one in
+    its place.
+    """
     if old.opcode != "tuple":
         elements = [body.tuple_element(old, k) for k in range(len(old.shape.tuple_shapes))]
         new = body.make("tuple", f"{old.name}.tuple", old.shape, *elements)
@@ -145,7 +149,7 @@ def conflicts(dataflow: Dataflow, target: str) -> list[CopySite]:
 
     Args:
       dataflow: of a module; instructions run as scheduled, else as listed.
-      target: "cpu" or "cuda", whose in-place rules count.
+      target: "cpu", "cuda" or "tpu", whose in-place rules count.
     """
     return _Joining(dataflow, target).conflicts()
 
@@ -211,7 +215,6 @@ class _Joining:
 
     def _changing(self, loop: Instruction) -> list[tuple[ShapeIndex, Value]]:
         """Finds the elements of a loop's state that iterations change: (index, value in the body).
-
         Joins each with the same element of the condition's parameter and of the loop's result.
         """
         at = self._flow.at
@@ -264,7 +267,6 @@ class _Joining:
 
     def _written_over(self, a: Value, i: Instruction, index: ShapeIndex) -> bool:
         """Whether the value that `i` defines at `index` may overwrite `a`, last read at that time.
-
         Loop state takes over what the loop starts from. An instruction may write its result over an
         operand; what a loop or a branch still reads is alive until it is over.
         """
@@ -302,7 +304,6 @@ class _Joining:
 
     def _written_in_flight(self, value: Value) -> set[Instruction]:
         """Finds asynchronous starts that write their result over `value`, one of their operands.
-
         Where a start only reads it, it is alive until the done.
         """
         starts = set()

@@ -18,7 +18,8 @@ _REMOVABLE = frozenset("tuple get-tuple-element bitcast copy constant fusion".sp
 def without_barriers(data: bytes) -> Module:
     """Reads a serialized module, and removes its optimization barriers as XLA does later.
 
-    Barriers in fusions or with control edges stay. Raises HloError if `data` is no module.
+    Those in fusions, with control edges or with several operands stay. Raises HloError if `data` is
+    no module.
     """
     if b"opt-barrier" not in data and b"optimization-barrier" not in data:
         return module_from_bytes(data)
@@ -32,7 +33,7 @@ def without_barriers(data: bytes) -> Module:
 
 
 def _expand(body: MutableComputation) -> bool:
-    """Removes a computation's barriers, and what only they read; returns whether there were any."""
+    """Removes a computation's barriers, and what only they read; returns whether it removed any."""
     instructions = body.instructions()
     by_id = {i.id: i for i in instructions}
     tied = {k for i in instructions for k in i.control_predecessor_ids}

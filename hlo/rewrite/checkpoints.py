@@ -69,7 +69,7 @@ class Segments:
         """Computes the index at which a forward iteration writes its initial state into `few`.
 
         That array has a slice for each segment of iterations; iteration 0 writes slice 0, others
-        the slice of the first segment that begins with or after them.
+        the slice of the first segment that begins with or after them, past the end if none does.
         """
         here = inner.integer("add", iteration, self._missing + self.every - 1)
         segment = inner.integer("divide", here, self.every)
@@ -78,7 +78,6 @@ class Segments:
 
     def since(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
         """Computes the index of an iteration's initial state in the array `since`.
-
         That array has a slice for each iteration of one segment.
         """
         here = inner.integer("add", iteration, self._missing)
@@ -93,7 +92,6 @@ class Segments:
 
     def again(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
         """Computes which forward iteration is rerun while the backward loop is at `iteration`.
-
         It is in the segment before; the number may be below 0.
         """
         here = inner.integer("add", iteration, self._missing)
@@ -116,7 +114,6 @@ class Segments:
 
 def kept_in(segments: Segments) -> tuple[Ring, Ring]:
     """Describes the arrays into which a forward loop writes the initial states of its iterations.
-
     Returns one with a slice for each segment, and one with a slice for each iteration of one.
     """
 
@@ -157,8 +154,8 @@ class RerunEdit:
         self._places = places
 
     def begin(self) -> dict[str, _Instruction]:
-        """Adds reads of kept states to the backward loop's body; returns them by name.
-
+        """Adds reads of kept states, and the rerun iteration's number, to the backward loop's body;
+        returns them by name. What it reads of `few` it also writes into `since`.
         Raises HloError if a name is taken.
         """
         made = {}
@@ -222,7 +219,8 @@ class RerunEdit:
         *,
         early: bool = True,
     ) -> None:
-        """Adds a fusion that writes `value` as a slice into an array of the loop's state.
+        """Adds a fusion that writes `value` as a slice into an array of the loop's state, which is
+        the element's value in the next iteration.
 
         Args:
           element: the array's number in the state. at: computes the slice's index in the fusion.

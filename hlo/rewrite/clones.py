@@ -102,7 +102,6 @@ class _Cloner:
 
     def _own_body(self, fusion: _Instruction) -> int:
         """Copies the computation of a fusion, and those of fusions in it; returns the copy's id.
-
         XLA lets no two fusions call one computation.
         """
         body = self._module.called(fusion)
@@ -125,7 +124,9 @@ class _Cloner:
         self._computation.reorder()
 
     def _scheduled(self) -> list[int]:
-        """Lists all ids in execution order, clones before their first readers. HloError without."""
+        """Lists all ids in execution order, clones before their first readers. HloError if a clone
+        has none.
+        """
         step = {k: n for n, k in enumerate(self._order)}
         for k in reversed(self._readers):  # what reads a clone has its place by now
             if not self._readers[k]:
@@ -139,8 +140,8 @@ class _Cloner:
 
     def _moved_up(self, listed: list[int]) -> list[int]:
         """Returns the order `listed` with what clones read moved to before them, if it was later.
-
-        An asynchronous start stays as many steps before its done as it was.
+        An asynchronous start stays as many steps before its done as it was. Raises HloError if an
+        instruction depends on itself.
         """
         by_id = {i.id: i for i in self._computation.instructions()}
         at = {k: float(n) for n, k in enumerate(listed)}

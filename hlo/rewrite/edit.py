@@ -32,7 +32,6 @@ class Edit:
         **kwargs: P.kwargs,
     ) -> Edit:
         """Calls `change(proto, *args, **kwargs)`, which changes the copy in place; returns self.
-
         The caller imports the function, so that other plans need not load its code.
         """
         change(self._proto, *args, **kwargs)
@@ -107,7 +106,8 @@ class Edit:
     def module(self) -> Module:
         """Returns the changed copy as a Module; no more changes may be made after this.
 
-        Unchanged fused computations are the original's objects. HloError if an id is unknown.
+        Unchanged fused computations are the original's objects, unless `rewrite` was called.
+        HloError if an id is unknown.
         """
         if self._reshaped is None:
             return module_from_proto(self._proto)

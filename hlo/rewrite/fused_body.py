@@ -62,7 +62,7 @@ class FusedBody:
         return next(k for k, i in self._parameters.items() if i.id == parameter.id)
 
     def arrange(self, numbers: Mapping[int, int]) -> None:
-        """Renumbers the fused computation's parameters to match another fusion's operand order.
+        """Renumbers the fused computation's parameters as in another fusion, others after those.
 
         Args:
           numbers: id of an outside instruction -> its parameter number in another fusion.
@@ -87,7 +87,6 @@ class FusedBody:
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
         """Adds a dynamic-slice of extent 1 along `axis` of `stack`, an array outside the fusion.
-
         The array is bitcast to shape `whole` first; `at` is the index, inside the fusion.
         """
         stack = self.cast(self.parameter(stack), whole)
@@ -115,7 +114,6 @@ class FusedBody:
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
     ) -> _Instruction:
         """Adds a dynamic-update-slice of array `stack` by slice `value`, both outside the fusion.
-
         `at` is the slice's index along `axis`, inside the fusion.
         """
         return self.put(stack, self.parameter(value), at, axis)
@@ -124,7 +122,6 @@ class FusedBody:
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
     ) -> _Instruction:
         """Adds a dynamic-update-slice of `stack`, outside the fusion, by slice `value` inside it.
-
         `at` is the slice's index along `axis`, inside the fusion.
         """
         part = self.cast(value, slice_shape(stack.shape, axis))
@@ -138,7 +135,6 @@ class FusedBody:
         self, array: _Instruction, part: _Shape, indices: Sequence[_Instruction]
     ) -> _Instruction:
         """Adds a dynamic-slice of `array`, outside the fusion, with the extents of shape `part`.
-
         Its `indices` are instructions inside, one for each dimension.
         """
         shape = _Shape()
@@ -168,8 +164,7 @@ class FusedBody:
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
         """Adds factor * counter + offset, once for each `form`, which is (factor, offset).
-
-        The counter is an integer outside the fusion; factor is 1 or -1.
+        The counter is an integer outside the fusion, the same in each call; factor is 1 or -1.
         """
         if form not in self._iterations:
             here = self.parameter(counter)
@@ -206,7 +201,7 @@ class FusedBody:
         return i if not i.shape.dimensions else self._body.make("bitcast", "scalar.loop", shape, i)
 
     def zero(self, shape: _Shape) -> _Instruction:
-        """Adds a scalar integer 0, or returns the one of this type that was added before."""
+        """Returns a scalar 0 of the integer type of `shape`, added at the first call for it."""
         return self._constant(0, shape)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:

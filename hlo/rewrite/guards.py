@@ -57,7 +57,6 @@ def add_guards(
 
 def _needed(buffers: Iterable[list[Value]], orders: Orders) -> tuple[dict[str, set[str]], set[str]]:
     """Finds edges (writer of a shared buffer -> earlier readers) and fusions that XLA may clone.
-
     All are names. The fusions are those that are bound to overwrite an operand (`_may_be_cloned`).
     """
     steps: dict[Computation, dict[Instruction, int]] = {}
@@ -109,7 +108,6 @@ def _is_idle(reader: Instruction) -> bool:
 
 def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
     """Whether XLA may clone a fusion that is bound to write `value` over another of `values`.
-
     It does not if the value is part of the computation's result. What overwrites an operand by
     XLA's own rules does so in any order, and is left as it is.
     """
@@ -135,8 +133,8 @@ def _put_behind(
     handing: Sequence[xla_pb2.HloInstructionProto],
 ) -> None:
     """Schedules an instruction that forwards a fusion's result right behind it, by control edge.
-
     It is one of `handing`, which forward it, or a new bitcast where they have control predecessors.
+    Nothing is done then if the result is a tuple.
     """
     handed = next((i for i in handing if not i.control_predecessor_ids), None)
     if handed is not None:

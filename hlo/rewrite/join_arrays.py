@@ -136,7 +136,7 @@ def _write_part(
 
 
 def _uncast(body: MutableComputation, i: _Instruction) -> _Instruction:
-    """Follows bitcasts back to the first instruction that is none."""
+    """Returns what `i` is a bitcast of, through several; `i` itself if it is none."""
     while i.opcode == "bitcast":
         (i,) = body.operands(i)
     return i
@@ -144,7 +144,6 @@ def _uncast(body: MutableComputation, i: _Instruction) -> _Instruction:
 
 def _slice_first(module: LoopModule, join: Join, put: _Instruction, read: _Instruction) -> None:
     """Adds a fusion that takes a slice of the array `read`, and makes fusion `put` read that slice.
-
     XLA lets a fusion write over an array that it reads only if it reads each element where it
     writes it, and otherwise runs it over the whole array.
     """
@@ -175,7 +174,9 @@ def _ends(body: MutableComputation, reader: _Instruction) -> Iterable[_Instructi
 
 
 def _give(parent: MutableComputation, begun: _Instruction) -> None:
-    """Removes a copy of `begun`, a loop's former initial value, if only the copy reads that now."""
+    """Removes a copy of `begun`, a loop's former initial value, a broadcast or fusion, if only the
+    copy reads that now.
+    """
     readers = parent.readers(begun)
     if begun.opcode in ("broadcast", "fusion") and len(readers) == 1:
         (copy,) = readers

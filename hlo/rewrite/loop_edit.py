@@ -212,7 +212,7 @@ class LoopEdit:
       written, place: (factor, offset) of the slice that an iteration of the writer writes, and of
         that which one of the reader reads. iteration: of the writer's iteration that wrote that.
       made: new instructions, each after those that it reads. taken: changed readers.
-      target: "cpu" or "cuda", whose rules say what is overwritten in place.
+      target: "cpu", "cuda" or "tpu", whose rules say what is overwritten in place.
       checkpoints: what is kept at few iterations, and run again in between; None: nothing.
     """
 

@@ -33,13 +33,12 @@ class LoopSite:
     called: MutableComputation | None = None
 
     def start(self) -> _Instruction:
-        """The tuple with the initial values of the loop's state, in `parent`."""
+        """Returns the tuple with the initial values of the loop's state, in `parent`."""
         (start,) = self.parent.operands(self.i)
         return start
 
     def whole(self) -> list[_Instruction]:
         """Lists the instructions of the state's shape that give or hand on the loop's whole state.
-
         That is the while, or the call, its computation's parameter and the while. Also drops the
         `program_shape` of `called`, as that is to change.
         """
@@ -75,7 +74,7 @@ class LoopModule(MutableModule):
 
     @property
     def parent(self) -> MutableComputation:
-        """Returns the computation that uses the results of both loops."""
+        """The computation that uses the results of both loops."""
         return self.writer.parent
 
     @property
@@ -89,7 +88,9 @@ class LoopModule(MutableModule):
         return self.called(self.reader.loop)
 
     def site(self, name: str) -> LoopSite:
-        """Finds the while of this name, and where it is used. HloError if it is not called."""
+        """Finds the while of this name, and where it is used. HloError if there is none, or if its
+        computation only runs it and nothing calls that.
+        """
         ((home, loop),) = self.find([name])
         (start,) = home.operands(loop)
         if start.opcode != "parameter":
@@ -103,11 +104,11 @@ class LoopModule(MutableModule):
         raise HloError(f"nothing calls {home.computation.name}")
 
     def loop_bodies(self, site: LoopSite) -> list[MutableComputation]:
-        """The computations that a while loop calls: its body and its condition."""
+        """Returns the computations that a while loop calls: its body, then its condition."""
         return [self.body(k) for k in site.loop.called_computation_ids]
 
     def new_fused(self, name: str) -> MutableComputation:
-        """Makes an empty fused computation, with this name if it is free."""
+        """Adds an empty fused computation, with a number after this name if that is in use."""
         return self.new_computation(
             xla_pb2.HloComputationProto(
                 name=self.names.new(name),
@@ -123,9 +124,8 @@ class LoopModule(MutableModule):
     def turned(
         self, body: MutableComputation, counter: _Instruction, form: tuple[int, int]
     ) -> _Instruction:
-        """Adds factor * counter + offset to a loop's body, once for each `form`.
-
-        That is (factor, offset), with a factor of 1 or -1.
+        """Returns factor * counter + offset in a loop's body, added once for each counter and form.
+        `form` is (factor, offset), with a factor of 1 or -1; (1, 0) gives the counter.
         """
         if form == (1, 0):
             return counter
@@ -155,7 +155,7 @@ class LoopModule(MutableModule):
         return inner.parameter(self.turned(body, counter, form))
 
     def unwritten(self, body: MutableComputation, name: str, shape: _Shape) -> _Instruction:
-        """Adds an array whose content nothing reads: zeros, or on a TPU uninitialised memory."""
+        """Adds an array whose content nothing reads: uninitialised memory, or on a CPU zeros."""
         if allocating := self.platform.allocating_call:
             return body.make(
                 "custom-call",
@@ -173,7 +173,6 @@ class LoopModule(MutableModule):
 
     def unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
         """Returns the fusion that an async-start runs, and its operands as numbers of the start's.
-
         Raises HloError if it runs more than one fusion.
         """
         wrapper = self.called(start)
@@ -184,13 +183,13 @@ class LoopModule(MutableModule):
 
     @staticmethod
     def leaf(body: MutableComputation, whole: _Instruction, index: ShapeIndex) -> _Instruction:
-        """Adds get-tuple-elements that take the leaf at a shape index out of the value `whole`."""
+        """Returns the part of `whole` at a shape index, by get-tuple-elements that it adds."""
         for k in index:
             whole = body.tuple_element(whole, k)
         return whole
 
     def trim(self) -> None:
-        """Removes added instructions, and results of added fusions, that nothing reads."""
+        """Removes added fusions and custom calls, and their results, that nothing reads."""
         for changed in self.bodies():
             if changed.is_scheduled:
                 made = [i for i in changed.added() if i.opcode in ("fusion", "custom-call")]

@@ -26,10 +26,9 @@ class States:
         self._module = module
 
     def added(self, new: Added) -> _Instruction:
-        """Makes the initial value of a new element of the backward loop's state.
-
-        For a scan residual it is the final value of an array that is added to the forward loop, in
-        which each iteration stores a value as its slice.
+        """Returns the initial value of a new element of the backward loop's state, for `grow`.
+        It is there already, or is what the forward loop leaves in an element. For a scan residual
+        that is a new array, added here, in which each iteration stores a value as its slice.
         """
         parent, writer = self._module.parent, self._module.writer
         if isinstance(new, str):
@@ -54,7 +53,6 @@ class States:
 
     def checkpoints(self, checkpoints: Checkpoints) -> Places:
         """Adds arrays of checkpoints to the state of the forward loop, and to the backward loop's.
-
         The latter starts with their final values. Returns their numbers in its state.
         """
         few, since = kept_in(Segments(self._module.edit.iterations, checkpoints.every))
@@ -91,6 +89,9 @@ class States:
 
         Returns:
           The array after the loop.
+
+        Raises:
+          HloError: where fusions need an index from outside, the slice is not the iteration's own.
         """
         writer, parent, body = self._module.writer, self._module.parent, self._module.forward
         counter = body.element(0)
@@ -142,7 +143,7 @@ class States:
         self.shrink(site, [k for k in gone if k not in held])
 
     def _shorten(self, site: LoopSite, body: MutableComputation, k: int) -> None:
-        """Cuts array `k` of a loop's state to `SLOTS` (2) slices, where only one fusion uses it."""
+        """Cuts array `k` of a loop's state to `SLOTS` slices. HloError if it has several uses."""
         end = body.operands(body.root)[k]
         (fusion,) = body.operands(end)
         element = body.element(k)
@@ -229,7 +230,9 @@ def _drop_shapes(shape: _Shape, gone: Iterable[int]) -> None:
 
 
 def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[_Instruction]:
-    """Renumbers get-tuple-elements of a tuple that loses elements `gone`; returns the lost ones."""
+    """Renumbers a tuple's get-tuple-elements as it loses elements `gone`; returns the lost ones.
+    Raises HloError for an instruction that is none.
+    """
     lost = []
     for element in elements:
         if element.opcode != "get-tuple-element":

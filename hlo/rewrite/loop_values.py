@@ -40,11 +40,13 @@ class Maker:
         self._made.update(made)
 
     def made(self, name: str) -> _Instruction:
-        """The instruction that was added, or registered with `know`, under this name."""
+        """Returns the instruction that was added, or registered with `know`, under this name."""
         return self._made[name]
 
     def value(self, given: ValueRef) -> _Instruction:
-        """Returns the instruction that `given` describes. HloError if that is a slice or part."""
+        """Returns the instruction that `given` describes; adds one that is missing, such as a copy.
+        HloError if `given` is a slice or a part.
+        """
         if given.copy:
             return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
         if given.iteration:
@@ -64,7 +66,9 @@ class Maker:
         return self._leaves[key]
 
     def make(self, made: NewInstruction) -> None:
-        """Adds a described instruction to the backward body. HloError if its name is in use."""
+        """Adds a described instruction to the backward body; `value` finds it by its name.
+        HloError if that is in use, or the original cannot be copied.
+        """
         self._module.names.claim(made.name)
         if made.restores:
             self._made[made.name] = self._restored(made)
@@ -110,7 +114,7 @@ class Maker:
         self._made[made.name] = self._body.add(copy)
 
     def _with_slots(self, copy: _Instruction, slot: tuple[int, int, int]) -> _Instruction:
-        """Makes a copied fusion write a result into an array of few slices, which it adds.
+        """Makes a copied fusion write a result into an array of few slices; adds it and returns it.
 
         Args:
           slot: number of the operand that is now a scan residual (an array with a slice for each
@@ -162,7 +166,6 @@ class Maker:
 
     def _own(self, i: _Instruction, made: NewInstruction | None = None) -> MutableComputation:
         """Gives a fusion, conditional, while or async-start copies of what it runs; returns one.
-
         XLA lets no two fusions call one computation, and schedules a branch for one caller. The
         first copy is returned. `made` names the copies' instructions; None: any names.
         """
@@ -184,7 +187,7 @@ class Maker:
         return self._module.called(i)
 
     def _copy(self, value: _Instruction, number: int) -> _Instruction:
-        """Adds a copy of a value, as an array of its own; once for each `number`."""
+        """Returns copy `number`, from 1, of a value, an array of its own; adds it at first."""
         key = value.id, number
         if key not in self._copies:
             self._copies[key] = self._body.make("copy", f"{value.name}.copy", value.shape, value)
@@ -208,9 +211,9 @@ class Maker:
         return inner.sliced(array, whole, self._index(inner, self._edit.place), given.axis)
 
     def in_slots(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """Adds an array of `shape` with few slices along `axis`; `value` is the slice to be read.
-
-        That is the one at the iteration's index, which XLA clamps to the array.
+        """Adds an array of `shape` with few slices along `axis`: all of them are `value`, or, where
+        memory can be left uninitialised, the one that is read: at the iteration's index, which XLA
+        clamps to the array. Returns the fusion that makes it.
         """
         name = self._module.names.new(f"{value.name}.slots")
         inner = self._module.fused_body(name)
@@ -225,15 +228,16 @@ class Maker:
         return self._body.add(inner.fusion(name, root, "kLoop", _Instruction()))
 
     def _index(self, inner: FusedBody, form: tuple[int, int]) -> _Instruction:
-        """Adds factor * iteration + offset to a fusion; `form` is (factor 1 or -1, offset).
-
-        The iteration is that of the backward loop.
+        """Adds factor * iteration + offset for fusion `inner`; `form` is (factor 1 or -1, offset).
+        The iteration is that of the backward loop. See `LoopModule.index`.
         """
         counter = self._body.named(self._edit.counter)
         return self._module.index(inner, self._body, counter, form)
 
     def _iteration(self) -> _Instruction:
-        """Adds, once, the number of the forward iteration whose slices the backward body reads."""
+        """Returns the number of the forward iteration whose slices the backward body reads; adds it
+        at first.
+        """
         if not self._module.platform.emits_any_fusion:
             counter = self._body.named(self._edit.counter)
             return self._module.turned(self._body, counter, self._edit.iteration)
@@ -260,8 +264,7 @@ class Maker:
 
     def _restored(self, made: NewInstruction) -> _Instruction:
         """Adds a fusion that undoes what a forward iteration overwrote in an array of the state.
-
-        The array that results is the element's value in the next backward iteration.
+        Makes the array that results the element's value in the next backward iteration.
         """
         (_, whole), (_, part), *moving = made.operands
         array = self._body.element(whole.element)
@@ -284,7 +287,6 @@ class Maker:
 
     def _rebuild_fusion(self, copy: _Instruction, made: NewInstruction) -> None:
         """Reduces a copied fusion's computation to what its instruction `made.root` needs.
-
         Instructions in it that are named in `made.operands` become the values described there.
         """
         body = self._module.called(copy)
@@ -333,7 +335,7 @@ class Exchanges:
         self._channels = itertools.count(max(used, default=0) + 1)
 
     def is_one(self, i: _Instruction) -> bool:
-        """Whether `i` is a collective that gives the same if run again, or an async-start of it."""
+        """Whether `i` is a collective that may run again (`REPEATABLE`), or async-starts one."""
         if i.opcode == "async-start":
             return any(k.opcode in REPEATABLE for k in self._module.called(i).instructions())
         return i.opcode in REPEATABLE
@@ -369,7 +371,9 @@ class Exchanges:
             i.channel_id = next(self._channels)
 
     def _wrapper(self, start: _Instruction) -> MutableComputation:
-        """Copies the computation that an async-start runs, with its schedule and new channels."""
+        """Copies the computation that an async-start runs, and its schedule; with new channels and
+        names, without control edges.
+        """
         wrapper = self._module.called(start)
         copy = self._module.new_fused(wrapper.computation.name)
         copy.computation.is_fusion_computation = False

@@ -25,10 +25,10 @@ from hlo.rewrite.trim import trim_branches
 
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
-    """Removes scan residuals: arrays that one loop writes slice by slice for a later one.
-
-    Their slices are computed again in the loops that read them. Raises HloError if a name is
-    unknown or taken, or the loops are not as the edit has them.
+    """Changes pairs of loops, to remove scan residuals: arrays that one loop writes slice by slice
+    for a later one, which computes the slices again or reads other arrays. Adds copies of what
+    would be overwritten too early then. Raises HloError if a name is unknown or taken, or the loops
+    are not as the edit has them.
 
     Args:
       proto: a scheduled module, changed in place. edits: made one after the other.
@@ -100,8 +100,7 @@ class Readers:
 
     def take(self, taken: OperandReplacement) -> None:
         """Replaces an operand of a reader, or the reader itself, as `taken` describes.
-
-        Raises HloError if the reader is no fusion, or its computation does not allow it.
+        Raises HloError if the reader of a new operand is no fusion.
         """
         reader = self._body.named(taken.reader)
         if taken.replaced:
@@ -138,7 +137,6 @@ class Readers:
         self, body: MutableComputation, parameter: _Instruction, given: ValueRef
     ) -> _Instruction:
         """Changes a fusion's parameter from an array to the one slice that is read of it.
-
         Returns the instruction of the value `given` in the parameter's new shape.
         """
         behind = casts_of(body, parameter)
@@ -161,7 +159,9 @@ class Readers:
         parameter.shape.CopyFrom(shape)
 
     def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
-        """Adds an array of `shape` with few slices along `axis`; `given` is the slice to read."""
+        """Returns an array of `shape` whose slice to read, along `axis`, is `given`; adds it once.
+        With a single slice it is that, bitcast.
+        """
         if shape.dimensions[axis] == 1:
             return self._body.cast(self._maker.value(given), shape)
         value = self._maker.value(dataclasses.replace(given, copy=0))

@@ -11,10 +11,10 @@ from hlo.walk import after_needs
 
 
 def place_new(body: MutableComputation) -> None:
-    """Schedules each added instruction right before its first reader; removes unread ones.
-
-    A new root comes last. An older instruction that a new reader reads is moved up before it, if it
-    ran later. Raises HloError if an instruction reads itself.
+    """Schedules each added instruction right before its first reader, or before what overwrites an
+    element of a loop's state that it reads; those added `early` before all but parameters. Removes
+    unread ones. A new root comes last. An older instruction that a reader needs is moved up before
+    it, if it ran later. Raises HloError if an instruction reads itself.
     """
     new = {i.id: i for i in body.added()}
     if not new:
@@ -50,7 +50,6 @@ def place_new(body: MutableComputation) -> None:
 
 def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> list[int]:
     """Finds what may overwrite an element of a loop's state that `i` reads: ids of instructions.
-
     They give the next iteration's value of an element that is an operand of `i`.
     """
     state = next((k for k in body.instructions() if k.opcode == "parameter"), None)
@@ -66,7 +65,6 @@ def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> li
 
 def operands_first(body: MutableComputation, order: Iterable[int]) -> list[int]:
     """Sorts instructions' ids so that each comes after those that it reads or waits for.
-
     Raises HloError if an instruction needs itself.
     """
     by_id, among = {i.id: i for i in body.instructions()}, list(order)

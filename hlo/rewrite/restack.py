@@ -61,8 +61,8 @@ class Restack(NamedTuple):
 
 def restacks(module: Module, target: str) -> Iterator[Restack]:
     """Yields fusions that concatenate slices of one array in which only rows were replaced.
-
-    Those rows could be written into the array in place.
+    Those rows could be written into the array in place. None on a TPU, and in computations where
+    other results could round otherwise then (`may_depend_on_others`).
     """
     together = one_function(module) if platform(target).joins_calls else {}
     for c in module.control_computations if platform(target).emits_any_fusion else ():
@@ -145,7 +145,7 @@ def _source(
 
 
 def _is_moved(update: Instruction) -> bool:
-    """Whether the rows that `update` writes are only copied, and its indices are s32 or s64."""
+    """Whether `update` writes rows that are only moved, or integers, at indices of s32 or s64."""
     for i in after_needs(update.operands[1:], lambda i: i.operands):
         if i.called or (i.opcode not in MOVED and i.shape.element_type not in _INTEGERS):
             return False
@@ -167,7 +167,7 @@ def restack(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) ->
 
     Args:
       proto: a scheduled module, changed in place. names: of fusions that `restacks` finds.
-      target: "cpu", "cuda" or "tpu", whose in-place rules say what must be copied all the same.
+      target: "cpu" or "cuda", whose in-place rules say what must be copied all the same.
     """
     before = xla_pb2.HloModuleProto()
     before.CopyFrom(proto)
@@ -183,7 +183,6 @@ def restack(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) ->
 
 def _write(module: MutableModule, found: Restack) -> None:
     """Replaces the fusion that concatenates slices by updates of the array in place.
-
     The array is bitcast so that the concatenated dimension comes first.
     """
     body = module.body(found.stack.computation.id)
@@ -230,7 +229,9 @@ def _update(
     rows: _Rows,
     whole: _Instruction,
 ) -> _Instruction:
-    """Makes a fusion that writes rows into the whole array, as `rows.fusion` does into a slice."""
+    """Makes a fusion that writes rows into the whole array, as `rows.fusion` does into a slice.
+    Adds its computation; the caller adds the fusion.
+    """
     fusion, inner = body.named(rows.fusion.name), module.body(rows.fusion.called[0].id)
     new = xla_pb2.HloComputationProto(
         name=module.names.new(f"{found.stack.name}.rows"),

@@ -104,7 +104,6 @@ class _Sinker:
 
     def _take(self, sink: Sink, taken: Taken) -> None:
         """Makes a dynamic-slice read the array as it is before the transpose or convert of a Sink.
-
         Adds what transposes and converts that slice as the whole array was, for its readers.
         """
         i = taken.slice
@@ -133,9 +132,8 @@ class _Sinker:
     def _as_moved(
         self, body: MutableComputation, old: _Instruction, taken: Taken, kind: int
     ) -> tuple[_Instruction, _Instruction]:
-        """Adds what transposes `old`, a slice of the original, into the transposed array's slice.
-
-        Returns the first and the last instruction. `kind` is the element type of both.
+        """Adds what makes the moved array's slice out of `old`, a slice of the original: a bitcast,
+        or a transpose between two. Returns its first and last instruction, of element type `kind`.
         """
         shape, dimensions = _Shape(), taken.dimensions
         shape.CopyFrom(old.shape)
@@ -173,7 +171,7 @@ class _Sinker:
         self._gone.setdefault(start.computation.id, set()).add(begun.id)
 
     def finish(self) -> None:
-        """Makes async fusions synchronous, removes transposes and converts, and writes a proto."""
+        """Makes async fusions synchronous, removes transposes and converts, writes the proto."""
         for start in self._starts.values():
             self._run_at_once(start)
         for number, gone in self._gone.items():
@@ -183,7 +181,7 @@ class _Sinker:
 
 
 def _row_major(like: _Shape, extents: Sequence[int]) -> _Shape:
-    """A row-major shape with these extents and the element type of `like`."""
+    """Makes a row-major shape with these extents and the element type of `like`."""
     shape = _Shape(element_type=like.element_type, dimensions=extents)
     shape.layout.minor_to_major[:] = range(len(extents) - 1, -1, -1)
     return shape

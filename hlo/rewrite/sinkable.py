@@ -78,7 +78,6 @@ class Sink:
 
 def sinks(module: Module, target: str) -> list[Sink]:
     """Finds all transposes and converts that `sink_moves` can remove, in the module's order.
-
     On a TPU there are none: slices lie in tiles, and not every fusion can be compiled.
     """
     removable: list[Sink] = []
@@ -125,7 +124,6 @@ def _moves(i: Instruction) -> bool:
 
 def _changed(move: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
     """Describes how `move` reorders and converts `source`: (strides, types), as `strides.moved`.
-
     None if it does neither, or more, or the source is no array of whole bytes in device memory.
     """
     if not source.shape.is_array or source.shape.element_bits < 8 or source.shape.memory_space:
@@ -142,7 +140,6 @@ def _code(
     target: str,
 ) -> str | None:
     """Finds the kind of fusion that may convert slices one by one: "" is any kind, None is none.
-
     What rounds is to have the same code as before, which on a CPU is another one beside a slice.
     """
     (kind, *others), before = kinds, source.shape.element_type
@@ -170,7 +167,8 @@ def _inside(i: Instruction) -> list[Instruction]:
 
 
 def _from_source(slices: Slices, steps: Steps, source: Shape) -> tuple[Taken, ...] | None:
-    """Describes slices of a moved array as slices of its source; None if some cannot be.
+    """Describes slices of a moved array as slices of its source; None if some are none of it, or
+    lie there in runs that are too short (`_RUN`).
 
     Args:
       slices: of the moved array. source: the source's shape.
@@ -202,7 +200,8 @@ def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Sli
     """Whether a tuple passes an array to a loop whose iterations do nothing but slice the array.
 
     Args:
-      start: reads the array. loops, slices: the loop, those inside it, and its slices are added.
+      start: reads the array; the tuple, if it is one.
+      loops, slices: the loop, those inside it and its slices are added, before a False, too.
     """
     places = [k for k, o in enumerate(start.operands) if o is array]
     if start.opcode != "tuple" or len(start.users) != 1 or len(places) != 1:
@@ -249,7 +248,6 @@ def _is_read(condition: Computation, k: int) -> bool:
 
 def _slices(reader: Instruction, part: Instruction) -> Slices | None:
     """Maps dynamic-slices that take single slices of `part` in a fusion to (dimension, fusion).
-
     None if the operand is read otherwise, or another body might change how the fusion rounds.
     `reader` is the fusion, or an async-start of it.
     """

@@ -34,8 +34,8 @@ def shorten_reads(
 ) -> None:
     """Reduces an array parameter of a fused computation to few slices along `axis`, in place.
 
-    So are its bitcasts, and the parameters of nested fusions that it is given to, and what those
-    only copy, as XLA:TPU does of booleans, to other tiles.
+    So are its bitcasts and copies, the parameters of nested fusions that it is given to, and the
+    results of those that only copy it, as XLA:TPU does of booleans, to other tiles.
     """
     behind = casts_of(body, parameter)
     body.computation.ClearField("program_shape")
@@ -53,8 +53,7 @@ def shorten_reads(
 
 
 def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _Instruction:
-    """Returns the dynamic-update-slice that is the only reader of a fusion's parameter.
-
+    """Returns the dynamic-update-slice that is the only reader of a fusion's parameter `operand`.
     It may read a nested fusion's copy of it. Raises HloError if something else reads it.
     """
     readers = body.readers(body.parameter(operand))
@@ -72,7 +71,8 @@ def row_axes(old: Shape, rows: Shape, part: Shape, whole: Shape) -> dict[int, in
       old: the slice that is updated, a bitcast of `part`. rows: the update. part: of `whole`.
 
     Returns:
-      Dimension of `old` -> of `whole`; None where the rows' place there is not that in the slice.
+      Dimension of `old` -> of `whole`; None where the rows' place there is not that in the slice,
+      or `rows` and `old` differ in layout.
     """
     axes: dict[int, int] = {}
     for k, extent in enumerate(rows.dimensions):

@@ -24,8 +24,9 @@ def drop_unread(
 ) -> None:
     """Removes clones and their originals that nothing reads, and unread outputs of those left.
 
-    Only where an instruction is computed more than once can it have lost its readers. So
-    only those, and what forwards their results, are removed; they must be without side effects.
+    Only where an instruction is computed more than once can it have lost its readers. So only
+    those, and what forwards their results, are removed, unless they have control edges; they must
+    be without side effects.
 
     Args:
       module: that it belongs to; bodies of fusions that lose outputs are changed, too.
@@ -94,7 +95,6 @@ def _trim(
 
 def _keep_outputs(fusion: _Instruction, body: MutableComputation, used: Sequence[int]) -> None:
     """Removes all outputs of a fusion but those numbered `used`; one alone is left untupled.
-
     Its body keeps what only the others needed: see `sweep_fusion`.
     """
     result = body.root
@@ -113,8 +113,8 @@ def trim_branches(
     module: MutableModule, computation: MutableComputation, i: _Instruction, *, whole: bool
 ) -> None:
     """Removes results of a conditional that nothing reads, and what branches need for them alone.
-
-    Fusions in its branches stay as they are, or go as a whole.
+    Does nothing if it is a root, is read as a whole, or nothing reads it. Fusions in its branches
+    stay as they are, or go as a whole.
 
     Args:
       module: that it belongs to. computation: the conditional's. i: it; no branch has side effects.
@@ -154,7 +154,6 @@ def trim_branches(
 
 def _hand_on(branch: MutableComputation) -> None:
     """Makes a branch's root the tuple of which the root tuple takes all elements, in order.
-
     XLA's TupleSimplifier, which follows the scheduler in its copy insertion, does so.
     """
     root = branch.root
