@@ -24,17 +24,17 @@ def check_blocks(
 ) -> dict[int, int]:
     """Checks that no two blocks that are live at once share a byte, and the constraints below.
 
-    Raises CheckError, with the blocks' names, where they do not hold.
+    Raises CheckError, with the blocks' names, where they do not hold, or if lengths differ.
 
     Args:
-      lower, upper: block i is live at the times lower[i], ..., upper[i] - 1.
+      lower, upper: block i is live at the times lower[i], ..., upper[i] - 1, which is at least one.
       size: bytes. offsets: block i occupies bytes [offsets[i], offsets[i] + size[i]).
       names: for the messages; indices if None.
       capacity: bytes of every memory space, or by space, or None for no limit.
-      alignment: bytes; every offset must be a multiple of it.
-      fixed: the offset a block must have, or -1.
+      alignment: of each block, in bytes; its offset must be a multiple of it.
+      fixed: the offset that each block must have, or -1.
       group: blocks of one group must have one offset, and may overlap.
-      space: memory space of each block; blocks of different spaces never conflict.
+      space: memory space of each block (None: all 0); those of different spaces never conflict.
 
     Returns:
       Memory space -> the least capacity that holds its blocks, in bytes.

@@ -50,7 +50,9 @@ def check_schedule(graph: TensorGraph, order: Sequence[int], peak_bytes: int | N
 
 
 def lifetime_peak(graph: TensorGraph, order: Sequence[int]) -> int:
-    """The lifetime peak of an order in bytes, recomputed from scratch (in-place reuse counted)."""
+    """The lifetime peak of an order in bytes, recomputed from scratch (in-place reuse counted).
+    CheckError if it is no permutation.
+    """
     return _peak(graph, _steps(graph, order))
 
 
@@ -84,7 +86,7 @@ def _last_steps(graph: TensorGraph, steps: Sequence[int]) -> list[int]:
 
 
 def _check_aliases(graph: TensorGraph, steps: Sequence[int]) -> None:
-    """Checks that no tensor is read after the next tensor of its buffer takes the buffer over."""
+    """Raises CheckError if a tensor, not live out, is read after another takes its buffer over."""
     last = _last_steps(graph, steps)
     buffers: dict[int, list[int]] = {}
     for t, tensor in enumerate(graph.tensors):
@@ -157,9 +159,7 @@ def _passes_on(
 ) -> bool:
     """Whether tensor `b`, which begins at `step`, may lie in the memory of tensor `a`.
 
-    Args:
-      last: last step of each tensor.
-      paired: whether the graph has them as an output and an input that may share memory.
+    `last`: last step of each tensor. `paired`: whether the graph has them as an in-place pair.
     """
     old, new = graph.tensors[a], graph.tensors[b]
 
@@ -185,9 +185,10 @@ def check_placement(
 ) -> None:
     """Checks that no two tensors that live at the same time share a byte.
 
-    Tensors of one buffer share by design; so may an output and the operand that dies at its
-    operator, if both begin at one offset. Raises CheckError if others overlap, or a tensor has no
-    place, a wrong size, or leaves the arena.
+    Tensors of one buffer share by design; so may a result and an operand that dies at its operator,
+    if they are an in-place pair or it calls computations, and both begin at one offset. Raises
+    CheckError if others overlap, or a tensor of some bytes has no place, a wrong size, or leaves
+    the arena, or the order is no permutation.
 
     Args:
       graph: the tensor graph. order: operator ids in execution order.
@@ -238,8 +239,7 @@ tensors are compared at once."""
 def _met(places: np.ndarray) -> list[list[int]]:
     """Pairs [later, earlier] of rows of `places` that share a byte when the later begins.
 
-    Args:
-      places: int64 [any, 5], ascending: first and last step, first byte and end, tensor.
+    `places`: int64 [any, 5], ascending: first and last step, first byte and end, tensor.
     """
     page = places[:, 3].max(initial=0) // _PAGES + 1
     first, last = places[:, 2] // page, (places[:, 3] - 1) // page

@@ -33,8 +33,9 @@ _PART = "a fraction of the step's time, such as 0.05 for 5%, or 'knee'"
 class PlanOptions:
     """All options of one planning run; they are checked at construction.
 
-    Numbers may be scalars of numpy or JAX; they are kept as Python's. Raises LimitError if a limit
-    is not positive, and InputError if a value has the wrong type or is no method or backend.
+    Numbers may be scalars of numpy or JAX; they are kept as Python's. Raises LimitError if a number
+    is out of range, and InputError if a value has the wrong type, is none to choose from, or needs
+    or excludes another option.
 
     Attributes:
       time_limit: seconds that planning may add; the clock can only end it earlier. None: in
@@ -175,7 +176,7 @@ def _plain(value: Any) -> Any:
 def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
     """Parses a number of bytes: KB to TB are powers of 1000, K to T and KiB to TiB of 1024.
 
-    Raises InputError, which calls it `name`, if it is neither a number nor such text.
+    Raises InputError, which calls it `name`, if it is neither an integer nor such text.
 
     Examples:
       >>> parse_bytes("1.5GB")

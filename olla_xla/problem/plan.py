@@ -60,7 +60,6 @@ VERSION = 19
 
 _FORMAT = "olla_xla.plan"
 
-
 _FIELDS = (
     "module",
     "fingerprint",

@@ -279,7 +279,7 @@ class Proof:
 
     @property
     def proven_by(self) -> str:
-        """What proved that the peak is the least: "cut" (`cut_bytes`), "solver", or ""."""
+        """What proved the peak the least: "cut" (no program was built), "solver"; "" if nothing."""
         if self.peak_bytes > self.bound_bytes:
             return ""
         return "solver" if self.rows else "cut"
@@ -349,14 +349,14 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def slowdown(self) -> float:
-        """Added predicted time on a GPU's streams, as a fraction of XLA's own; 0 on a CPU."""
+        """Added predicted time on a GPU's streams, as a fraction of XLA's own; 0 if not known."""
         return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
 
     def is_longer(self, seconds: float) -> bool:
         """Whether a predicted run time of `seconds` is more than the plan may take.
 
-        The limit is 1 % more than XLA's own order. It does not apply to plans with `added_seconds`,
-        since the options allow these.
+        The limit is 1 % more than `xla_path_seconds`, which must be known. It does not apply to
+        plans with `added_seconds`, since the options allow these.
         """
         return self.added_seconds <= 0 and seconds > LONGEST_PATH * self.xla_path_seconds
 

@@ -55,7 +55,7 @@ def accepted() -> None:
 def note(what: str, error: Exception) -> None:
     """Logs a refused proposal, `what`, and counts it in the enclosing `counted` block, if any.
 
-    An error that is noted again, since the same proposal was asked for again, counts once.
+    There, an error that is noted again, as the same proposal was asked for again, is ignored.
     """
     if (tally := _tally.get()) is not None:
         if any(error is known for known in tally.errors):

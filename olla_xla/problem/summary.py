@@ -11,7 +11,8 @@ _NOTEWORTHY = 0.9
 def in_a_line(plan: PlanFields) -> str:
     """Formats total, XLA's total, bound, time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s".
 
-    The lower bound is left out where the total lies below it (`of_the_bound`).
+    XLA's total is left out where its order is kept, and the lower bound where the total lies below
+    it (`of_the_bound`). Refusals are added, if any.
     """
     total, bound = plan.total_bytes, plan.lower_bound_bytes
     rest = f"bound {_mb(bound)}, " if bound <= total else ""
@@ -112,7 +113,7 @@ def of_the_bound(plan: PlanFields) -> str:
 
 
 def what_would_help(plan: PlanFields) -> str:
-    """Says how much `max_overhead` would save, if at least 10 % of the total; else ""."""
+    """Says what the step would take with `max_overhead`; "" if not known or not 10 % less."""
     if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * plan.total_bytes:
         return ""
     setting = f"max_overhead={HINTED_OVERHEAD:g}"
@@ -122,7 +123,7 @@ def what_would_help(plan: PlanFields) -> str:
 
 
 def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """Table rows: what `max_overhead` would save, or else totals of plans with less added time."""
+    """Table rows: what `max_overhead` would save, or else plans with less added time, if any."""
     if hint := what_would_help(plan):
         return [("what would help", "", hint)]
     return [
@@ -152,7 +153,7 @@ def of_the_host(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """Table row on the predicted time of a run on a GPU's streams, beside XLA's; none on a CPU."""
+    """Table row on the predicted time of a run on a GPU's streams, beside XLA's; or none."""
     if not plan.xla_path_seconds:
         return []
     note = f"predicted; {100 * plan.slowdown:+.2f} %"

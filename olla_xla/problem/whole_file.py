@@ -70,7 +70,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def user_cache() -> Path:
-    """Returns the path of olla_xla's cache folder, not made here. RuntimeError without a home."""
+    """Returns the path of olla_xla's cache folder, which is not made here.
+
+    RuntimeError if neither XDG_CACHE_HOME nor a home folder is known.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "olla_xla"
 
 

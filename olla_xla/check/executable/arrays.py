@@ -30,8 +30,7 @@ _MOVED = {
 class Arrays:
     """Records from which arrays outside a fusion the operations inside it read their operands.
 
-    Args:
-      alike: (parameter of a loop's body, tuple index) -> the array that this element always is.
+    `alike`: (parameter of a loop's body, tuple index) -> the array that this element always is.
     """
 
     def __init__(self, fusion: Op, alike: Alike) -> None:
@@ -40,7 +39,9 @@ class Arrays:
         self._read: list[tuple[Op, _Extents, bytes, frozenset[object]]] = []
 
     def note(self, op: Op, read: list[Numbers]) -> None:
-        """Records which arrays outside the fusion `op` reads; `read`: numbers of its operands."""
+        """Records which arrays outside the fusion `op` reads, or, if it only moves elements,
+        passes on; `read`: value numbers of its operands.
+        """
         if op.opcode in ("concatenate", "tuple"):
             count = len(op.operands)
         else:
@@ -57,8 +58,7 @@ class Arrays:
     def candidates(self, among: Collection[Op] | None = None) -> dict[bytes, frozenset[object]]:
         """Value number -> outside arrays it is read from; only of shapes that several arrays have.
 
-        Args:
-          among: operations inside the fusion whose reads count; None: all.
+        `among`: operations inside the fusion whose reads count; None: all.
         """
         sources: dict[bytes, frozenset[object]] = {}
         read: dict[_Extents, dict[bytes, frozenset[object]]] = {}

@@ -22,8 +22,8 @@ _FLOATS = frozenset({10, 11, 12, 16})
 def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
     """Value number of a convert of value `number` from shape `old` to `new`.
 
-    None if no rule here applies: for other types than floats, or for one that rounds and changes
-    the layout. A value that was widened and is narrowed again has its first number.
+    None if no rule here applies: for types other than floats of 16 bits or more, or for one that
+    may round and changes the layout. What was widened and is narrowed again has its first number.
     """
     if (original := narrowed(numbering, number, new)) is not None:
         return original
@@ -42,14 +42,14 @@ def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape
 
 
 def is_wider(old: Shape, new: Shape) -> bool:
-    """Whether a convert from `old`'s element type to `new`'s is exact."""
+    """Whether a convert from `old`'s element type to `new`'s is to a wider float, and so exact."""
     return (old.element_type, new.element_type) in _WIDER
 
 
 def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
     """Returns, and records, the value number of a convert that may round.
 
-    None if one of the types is no float, or if the layouts differ.
+    None if one of the types is no float of 16 bits or more, or if the layouts differ.
     """
     if old.minor_to_major != new.minor_to_major:
         return None
@@ -140,9 +140,8 @@ def slice_of_converted(
 ) -> bytes | None:
     """Value number of one slice of a convert's result, flattened; None if `number` is no convert's.
 
-    Args:
-      numbering: of the module. number: the array's value number. at: the index's value number.
-      digit: (count, stride in elements) of the sliced dimension, in row-major order.
+    `number`, `at`: value numbers of the array and the index. `digit`: (count, stride in elements)
+    of the sliced dimension, in row-major order.
     """
 
     def part_of(operand: bytes, shape: Shape, new: Shape) -> tuple[bytes, Shape, Shape]:

@@ -70,7 +70,7 @@ def _results(numbering: ElementExpressions, program: Program) -> tuple[Numbers, 
 
 
 def changed_results(before: Program, after: Program, target: str) -> tuple[list[ShapeIndex], bool]:
-    """Finds the results that module `after` computes otherwise than `before` of equal arguments.
+    """Finds the results that `after` may compute otherwise than `before`, or that only one has.
 
     Returns (their indices in the entry's result, whether the modules' visible effects differ).
     """
@@ -106,7 +106,7 @@ class ElementExpressions(ElementNumbering):
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value numbers of an operation that has no rule: a hash of it and its operands' numbers.
 
-        A scalar integer whose value is known has the number of that integer.
+        A scalar integer whose value is known has the number of that integer. Appends to `effects`.
         """
         kind = self.integers.type_of(op)
         read = [number for numbers in operands for number in numbers.values()] if kind else []
@@ -188,7 +188,9 @@ class ElementExpressions(ElementNumbering):
         return {(): self.joined(Concatenation(*made))}
 
     def part(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a static slice; it is the operand's if the slice takes all of it."""
+        """Value number of a static slice: the operand's if it is all of it, else by `_known_part`,
+        or by `plain` if that does not apply.
+        """
         (number,) = operands[0].values()
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
@@ -247,7 +249,7 @@ class ElementExpressions(ElementNumbering):
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value number of a dynamic-update-slice, which may convert the update on a TPU.
 
-        An update of the whole array has the update's number, as XLA clamps its index to 0.
+        An update of a whole array has the update's number, but for elements of less than a byte.
         """
         array, value, *indices = (number for operand in operands for number in operand.values())
         whole, part = op.operands[0].shape, op.operands[1].shape
@@ -337,7 +339,7 @@ class ElementExpressions(ElementNumbering):
     def _code_of(self, op: Op, read: dict[bytes, frozenset[object]]) -> bytes:
         """A hash of a fusion's code, and of those values in `read` that several arrays hold.
 
-        `read`: value number -> the arrays outside the fusion that hold it.
+        `read`: value number -> the arrays outside the fusion that it is read from.
         """
         return self.code_of(tuple(read.values()), self.code(op), *read) if read else self.code(op)
 
@@ -348,7 +350,8 @@ class ElementExpressions(ElementNumbering):
         return self._elementwise[body]
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a while: iteration by iteration, or by what each element depends on.
+        """Value numbers of a while: iteration by iteration, or by what each element depends on; of
+        one with stateful operations as a whole. Appends to `effects`.
 
         In another loop's body they are placeholders, which each of its iterations replaces.
         """

@@ -95,13 +95,12 @@ class ElementNumbering(Numbering):
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
         """The value number of one slice of an array, flattened in row-major order.
 
-        Args:
-          number: the array's value number. at: the index's value number. shape: of the array.
-          digit: (count, stride in elements) of the sliced dimension, in row-major order.
+        `number`, `at`: value numbers of the array and the index. `shape`: of the array. `digit`:
+        (count, stride in elements) of the sliced dimension, in row-major order.
         """
 
     def term(self, *parts: bytes) -> bytes:
-        """A new value number: the hash of `parts` joined. In a loop's body `parts` are recorded."""
+        """The value number of `parts`: the hash of them, joined; recorded in a loop's body."""
         data = b"".join(parts)
         number = hashed(data)
         if self.terms is not None:
@@ -120,7 +119,9 @@ class ElementNumbering(Numbering):
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """A placeholder that a loop's iterations replace by `again(self, given, *operands)`."""
+        """Records, in a loop's body, and returns a placeholder (a value number), which iterations
+        replace by `again(self, given, *operands)`.
+        """
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None
@@ -158,7 +159,9 @@ class ElementNumbering(Numbering):
         return self.arranged(row, flat, as_dimensions(new), new)
 
     def retyped(self, row: bytes, old: Shape, new: Shape) -> bytes:
-        """Value number of a bitcast of flat array `row` from `old` to `new`, whose types differ."""
+        """Value number of a bitcast of flat array `row` from `old` to `new`, whose types differ.
+        Of several in a row only the first and last shapes count; if equal, it has the first number.
+        """
         row, old, _ = self.casts.get(row, (row, old, old))
         if self.shape(old) == self.shape(new):
             return row
@@ -169,7 +172,7 @@ class ElementNumbering(Numbering):
         return result
 
     def rearranged(self, base: bytes, move: Move, shape: Shape | None = None) -> bytes:
-        """Value number of array `base` in the order recorded as `move`, of the type of `shape`."""
+        """Value number of array `base` in the order of `move`, of the type of `shape` if given."""
         old, new = move.shape, move.new
         if shape is not None:
             old, new = typed(old, shape), typed(new, shape)
@@ -178,7 +181,8 @@ class ElementNumbering(Numbering):
     def arranged(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes:
         """Value number of an array that has another array's elements in another order.
 
-        It depends on the order alone, not on the bitcasts and transposes that led to it.
+        It depends on the order alone, not on the bitcasts and transposes that led to it, but for
+        those of large arrays that no nested loops describe together.
 
         Args:
           number: of the other array. shape: of the other array. new: shape of the new array.
@@ -228,7 +232,8 @@ class ElementNumbering(Numbering):
 
         An update of one slice of a reordered array is numbered as a reordering of an updated array,
         so that it does not matter which was done first. One that puts back what the update before
-        it replaced has the number of the array before both.
+        it replaced has the number of the array before both. An array all of whose slices were
+        written at known indices is numbered by these alone.
         """
         array, value, *indices = update.numbers
         if (before := self._undone(update)) is not None:
@@ -328,13 +333,10 @@ class ElementNumbering(Numbering):
         return number
 
     def coded(self, code: bytes, number: bytes) -> bytes:
-        """The value number that a result of a fusion has outside of it: hashed with the code.
+        """The value number outside a fusion of a result with `number` inside: hashed with `code`.
 
-        A scalar integer whose value is known keeps its number.
-
-        Args:
-          code: hash of the fusion's code, on which rounding may depend.
-          number: the result's value number inside the fusion.
+        `code`: hash of the fusion's code, on which rounding may depend. A scalar integer whose
+        value is known keeps its number.
         """
         if self.integers.is_known(number):
             return number
@@ -344,14 +346,12 @@ class ElementNumbering(Numbering):
         return result
 
     def code_of(self, arrays: tuple[frozenset[object], ...], code: bytes, *numbers: bytes) -> bytes:
-        """A hash of a fusion's code and of which values it reads from more than one array.
+        """A hash of a fusion's code and of which values it reads from more than one array, if any.
 
         LLVM cannot tell that the arrays are equal, which affects rounding. Known integers are left
-        out: two that are equal in this iteration may differ in another one.
-
-        Args:
-          arrays: for each value, the arrays it is read from. code: hash of the code alone.
-          numbers: value numbers of the values.
+        out: two that are equal in this iteration may differ in another one. While a loop's body is
+        numbered, it is a placeholder. `arrays`: for each of `numbers` (values), the arrays that it
+        is read from. `code`: hash of the code alone.
         """
         if self.terms is not None:  # other values may be equal
             return self.later(ElementNumbering.code_of, arrays, code, *numbers)

@@ -103,9 +103,7 @@ def within(steps: Steps, count: int, distance: int) -> Steps | None:
     """Finds the elements at positions 0, distance, ..., (count - 1) * distance of a reordering.
 
     Returns nested loops (count, stride) over the flat array that visit them; None if no loops do.
-
-    Args:
-      steps: the reordering of a flat array, as nested loops (count, stride) over it.
+    `steps`: the reordering, as such loops.
     """
     loops: list[tuple[int, int]] = []
     here, end = 1, count * distance

@@ -30,7 +30,7 @@ XLA may apply it once for each thread. Those of the second set need an initial v
 
 
 def exact_results(body: Body) -> frozenset[ShapeIndex]:
-    """Indices of a fusion's results whose bits do not depend on how the fusion is compiled.
+    """Indices of a fusion's results whose bits surely do not depend on how it is compiled.
 
     These are tuple indices of the root; just () where all results are exact.
     """
@@ -61,17 +61,17 @@ def _is_exact(op: Op) -> bool:
 
 
 def is_whole(op: Op) -> bool:
-    """Whether each element of an operation's result is computed from integers, exactly."""
+    """Whether each element of an operation's result is surely computed from integers, exactly."""
     return (op.opcode in _COMPUTES or _divides(op)) and _is_of_integers(op)
 
 
 def _is_of_integers(op: Op) -> bool:
-    """Whether an operation's result and operands are integers or booleans."""
+    """Whether an operation's result and operands are booleans or integers of 8 bits or more."""
     return all(one.proto.shape.element_type in INTEGERS for one in (op, *op.operands))
 
 
 def _is_free(reduce: Op) -> bool:
-    """Whether a reduce of integers gives the same result in whatever order its steps run."""
+    """Whether a reduce of integers surely gives the same result in any order of its steps."""
     (body,) = reduce.called
     step = body.result
     if set(step.operands) != set(body.parameters) or len(body.ops) != 3:

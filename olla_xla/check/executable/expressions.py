@@ -86,7 +86,9 @@ _STATE = hashed(b"state of a transfer")
 def _exchanged(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """Value numbers of a collective without a reduction: each result's by its own operand alone."""
+    """Value numbers of a collective without a reduction: each result's by its own operand alone;
+    by all of them if these do not pair. Appends to `effects`.
+    """
     numbers = numbering.plain(op, operands, effects)
     made = _asked(op)
     parts = [part for _, part in leaves(op.shape)]
@@ -101,7 +103,9 @@ def _exchanged(
 def _started(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """Value numbers of an all-gather- or permute-start of one array: (operand, result, context)."""
+    """Value numbers of an all-gather- or permute-start: (operand, result, context) if of one array,
+    else those of `plain`. Appends to `effects`.
+    """
     numbers = numbering.plain(op, operands, effects)
     parts = [index for index, _ in leaves(op.shape)]
     if len(operands) != 1 or len(operands[0]) != 1 or not {(0,), (1,)} <= set(parts):

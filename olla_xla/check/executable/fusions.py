@@ -42,9 +42,8 @@ def note_own(
 ) -> None:
     """Adds an operation's results to `own` if the fusion that it is in computes their elements.
 
-    Args:
-      numbering: of the module. op: the operation. read: value numbers of its operands.
-      result: value numbers of its results. own: value numbers that the fusion computes; extended.
+    `read`, `result`: value numbers of its operands and its results. `own`: those that the fusion
+    computes, and does not only move.
     """
     if op.opcode in _PASSING or (op.opcode == "reduce-precision" and result == read[0]):
         return
@@ -84,11 +83,8 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
     """Value number that a result of an elementwise fusion has outside of it.
 
     The code is hashed into the elements that the fusion computes; moves of them are numbered after
-    that, so that the number does not depend on where the fusion puts them.
-
-    Args:
-      numbering: of the module. number: of the result inside. code: hash of the fusion's code.
-      own: numbers that the fusion computes, and does not only move.
+    that, so that the number does not depend on where the fusion puts them. `number`: of the result
+    inside. `code`: hash of the fusion's code. `own`: numbers that the fusion computes.
     """
 
     def seen(number: bytes) -> bytes:
@@ -125,8 +121,7 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     computes one window after the other, each for all results that it is part of. A CPU's may run
     over the whole array, so that its vectors depend on the array's extents and on the place.
 
-    Args:
-      number: of the result inside. code: hash of the fusion's code. own: numbers that it computes.
+    `number`: of the result inside. `code`: hash of the code. `own`: numbers that it computes.
     """
     if number not in own:
         return number

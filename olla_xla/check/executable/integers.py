@@ -26,7 +26,7 @@ class Integers:
 
     @staticmethod
     def type_of(op: Op) -> int:
-        """XLA's number of an operation's element type if it is a scalar integer or pred; else 0."""
+        """XLA's number of `op`'s element type if a scalar pred or integer of 8 bits up; else 0."""
         shape, kind = op.shape, op.shape.element_type
         return kind if shape.is_array and not shape.dimensions and kind in INTEGERS else 0
 
@@ -54,7 +54,7 @@ class Integers:
     def result(self, op: Op, kind: int, operands: list[bytes]) -> bytes | None:
         """The value number of `op`, of element type `kind`, if it is a known integer; else None.
 
-        A select with a known predicate has the number of the operand that it selects.
+        A select with a known predicate has that of the operand that it selects, known or not.
         """
         if op.opcode == "constant":
             value = scalar_integer(op.proto.literal, kind)

@@ -53,12 +53,11 @@ class Loops:
         return self._stateful[op]
 
     def followed(self, numbering: ElementNumbering, op: Op, start: Numbers) -> _Run | None:
-        """(value numbers of a loop's results, its effects), by running its iterations on numbers.
+        """(value numbers of a loop's results, its effects), by running its iterations on numbers,
+        first those of its initial state, `start`.
 
-        None if the condition is not known, backend_config is wrong, or there are too many steps.
-
-        Args:
-          numbering: of the module. op: the while. start: value numbers of its initial state.
+        None if the body cannot be numbered for unknown values, the condition is not known,
+        backend_config is wrong, or there are too many steps.
         """
         made = self._made(numbering, op, start)
         run = None if made is None else self._iterated(numbering, op, start, *made)
@@ -104,9 +103,7 @@ class Loops:
     ) -> Numbers:
         """Placeholder value numbers of an inner loop's results, while an outer body is numbered.
 
-        Args:
-          numbering: of the module. op: the while. start: numbers of its initial state.
-          effects: the loop's number is appended if it has effects.
+        `start`: numbers of its initial state. A placeholder is appended to `effects` if it has any.
         """
         elements = sorted(start)
         given = [start[i] for i in elements]
@@ -119,7 +116,7 @@ class Loops:
     def _made(
         self, numbering: ElementNumbering, op: Op, start: Numbers
     ) -> tuple[_LoopProgram, _LoopProgram] | None:
-        """A loop's (condition, body) as steps on value numbers, cached; None if not possible."""
+        """A loop's (condition, body) as steps on numbers, cached; or None. Records `alike`, too."""
         if op not in self._programs:
             body, condition = op.called
             own = _STATE + hashed(repr(id(op)).encode())
@@ -168,9 +165,7 @@ class _LoopProgram:
     """A loop's condition or body as steps that compute its results' value numbers from the state's.
 
     The steps work on a list of numbers: the state's, then constants; each step appends one.
-
-    Args:
-      numbering: of the module. body: the computation. symbols: distinct numbers for the state.
+    `symbols`: distinct numbers for the state.
     """
 
     def __init__(self, numbering: ElementNumbering, body: Body, symbols: Numbers) -> None:
@@ -312,7 +307,7 @@ class _Claims:
             self.others.add(hashed(repr(sorted(said.items())).encode()))
 
     def hold(self, numbering: ElementNumbering, state: Numbers, iteration: int) -> bool:
-        """Whether, before an iteration, the counter has the value that backend_config implies."""
+        """Whether the counter before an iteration (from 0) is as backend_config says, if at all."""
         if self._counter is None:
             return True
         element, init, step = self._counter
@@ -323,11 +318,9 @@ def fixed_elements(start: Numbers, symbols: Numbers, root: Numbers) -> set[Shape
     """Indices of the elements of a loop's state that no iteration changes.
 
     The body returns each one itself, or another such element with the same initial value: XLA:TPU
-    copies loop-invariant values from HBM to VMEM again for each next iteration.
-
-    Args:
-      start: value numbers of the initial state. symbols: distinct numbers for the body's state.
-      root: numbers of the body's results for `symbols`.
+    copies loop-invariant values from HBM to VMEM again for each next iteration. `start`: value
+    numbers of the initial state. `symbols`: distinct ones for the body's state. `root`: those of
+    the body's results for `symbols`.
     """
     fixed = {i for i in start if root[i] == symbols[i]}
     while True:
@@ -339,7 +332,9 @@ def fixed_elements(start: Numbers, symbols: Numbers, root: Numbers) -> set[Shape
 
 
 def note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
-    """Records in `numbering.alike` which array each unchanging (`fixed`) element of a state is."""
+    """Records in `numbering.alike` which array each unchanging (`fixed`) element of the state of
+    loop `op` is, if a tuple instruction makes its initial state.
+    """
     (given,) = op.operands
     (state,) = op.called[0].parameters
     for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):

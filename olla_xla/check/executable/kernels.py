@@ -36,11 +36,9 @@ def kernel_memory(
 ) -> dict[str, KernelMemory]:
     """Finds which arrays share memory, for each kernel whose rounding may depend on that.
 
-    Returns name of the kernel's instruction -> the patterns of its operands and results.
-
-    Args:
-      values: of a program. shared: value -> the buffer that alias rules put it into.
-      places: value -> assigned bytes. target: "cpu", "cuda" or "tpu".
+    Returns name of the kernel's instruction -> the patterns of its operands and results. `shared`:
+    value -> the buffer that alias rules put it into. `places`: value -> assigned bytes. `target`:
+    "cpu", "cuda" or "tpu".
     """
     rounding, known = Rounding(target), {}
     memories: dict[str, KernelMemory] = {}

@@ -28,7 +28,6 @@ _HELD = frozenset(
     "all-gather-done collective-permute-done tuple opt-barrier optimization-barrier".split()
 ).union(_SAME, _EXCHANGES)
 
-
 _HOST_PROGRAM_SHAPE, _PARAMETERS, _RESULT = 4, 1, 2
 """Fields of HloModuleProto and ProgramShapeProto."""
 
@@ -73,7 +72,7 @@ def check_declared(program: Program, module: bytes) -> None:
 
 
 def _check(op: Op, is_fused: bool) -> None:
-    """Raises CheckError if `op` reads an array in another layout. In a fusion tiles may differ."""
+    """Raises CheckError if layouts or the number of operands are wrong; fused, tiles may differ."""
     extents = op.opcode not in _EXCHANGES
     try:
         agree = all(_agree(a, b, extents, tiles=not is_fused) for a, b in _pairs(op))

@@ -29,9 +29,7 @@ def _hash(*parts: bytes) -> bytes:
 def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Numbers, list[bytes]]:
     """Value numbers of a while's results, and its effects: hashes of how its state is updated.
 
-    Args:
-      numbering: of the module. op: the while, without stateful operations.
-      start: value numbers of its initial state.
+    `op`: the while, without stateful operations. `start`: numbers of its initial state.
     """
     numbering.depth += 1  # a loop inside another one has other names
     symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
@@ -179,9 +177,8 @@ Reach = dict[ShapeIndex, int]
 def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
     """The parameter elements that each leaf of a computation's result depends on, as bit sets.
 
-    Args:
-      body: the computation. given: for each parameter, leaf -> bit set of what it stands for.
-      effects: the bits of each side effect are appended, except for collectives.
+    `given`: for each parameter, leaf -> bit set of what it stands for. `effects`: the bits of each
+    side effect are appended, except for collectives.
     """
     at: dict[Op, Reach] = dict(zip(body.parameters, given, strict=True))
     for op in body.ops:

@@ -47,7 +47,8 @@ Places = Mapping[MemoryValue, Place]
 def shared_buffers(program: Program, values: Values, target: str) -> dict[MemoryValue, Place]:
     """Value -> a place that stands for the buffer that XLA must put it into (HloAliasAnalysis).
 
-    Each buffer counts as an allocation of one byte, or of none. Sets `MemoryValue.buffer`.
+    Each buffer counts as an allocation of one byte, or of none. Sets `MemoryValue.buffer`. Values
+    found to equal others (`same`) are left out.
     """
     live = [value for value in values.defined if value.same is None]
     for number, value in enumerate(live):
@@ -89,12 +90,10 @@ def shared_buffers(program: Program, values: Values, target: str) -> dict[Memory
 def assigned_places(
     values: Values, found: Mapping[tuple[str, ShapeIndex], Place]
 ) -> dict[MemoryValue, Place]:
-    """Value -> its bytes in XLA's buffer assignment.
+    """Value -> its bytes in XLA's buffer assignment, without values found to equal others.
 
-    Raises CheckError if a value of some bytes has no place, or a loop's state has two.
-
-    Args:
-      values: of the module. found: (instruction name, shape index) -> bytes assigned to it.
+    Raises CheckError if a value of some bytes has no place, or a loop's state has two. `found`:
+    (instruction name, shape index) -> bytes assigned to it.
     """
     places = {}
     for value in values.defined:
@@ -121,13 +120,12 @@ def run(
 ) -> None:
     """Simulates a schedule over memory, with each loop's body and each branch once.
 
-    Raises CheckError if a value is read after it was overwritten; the result of a loop, a branch or
-    an aliased output is not in the place that it must have; or a constant, a result, or an argument
-    that was not donated is overwritten.
+    Raises CheckError if a value is read that was overwritten, or not written; a result is written
+    over an operand against XLA's rules; that of a loop, a branch or an aliased output is not in the
+    place that it must have; or a constant, a result, or an argument not donated is overwritten.
 
-    Args:
-      program, values: what runs. places: value -> where it lies. target: "cpu", "cuda" or "tpu".
-      tables: name of a tuple instruction -> where its code writes pointers to the elements.
+    `places`: value -> where it lies. `target`: "cpu", "cuda" or "tpu". `tables`: name of a tuple
+    instruction whose code writes pointers to the elements -> where.
     """
     machine = _Machine(places, target, tables or {})
     arguments = [(p, i, v) for p in program.entry.parameters for i, v in values.frame.at[p].items()]
@@ -160,7 +158,7 @@ class _Memory:
         self.log: list[tuple[bool, MemoryValue, Place]] = []
 
     def put(self, value: MemoryValue, place: Place, by: Op | None) -> None:
-        """Writes a value at `place`; values that share a byte with it end, overwritten by `by`."""
+        """Writes and logs a value at `place`; values that share a byte end, overwritten by `by`."""
         starts = self._starts.setdefault(place.allocation, [])
         held = self._held.setdefault(place.allocation, [])
         first = bisect.bisect_left(starts, place.start)
@@ -179,7 +177,7 @@ class _Memory:
         self.log.append((True, value, place))
 
     def undo(self, mark: int) -> dict[MemoryValue, Place]:
-        """Restores memory to when the log had `mark` entries; returns the values ended since."""
+        """Restores memory to when the log had `mark` entries; returns what ended since -> where."""
         ended: dict[MemoryValue, Place] = {}
         while len(self.log) > mark:
             written, value, place = self.log.pop()
@@ -380,7 +378,7 @@ class _Machine:
 
 
 def _is_read(frame: Frame, op: Op, index: ShapeIndex) -> bool:
-    """Whether anything reads the part at `index` of an operation's result."""
+    """Whether anything, or the caller, may read the part at `index` of an operation's result."""
     users = [user for user in frame.body.ops if op in user.operands]
     if op is frame.body.result or any(u.opcode != "get-tuple-element" for u in users):
         return True

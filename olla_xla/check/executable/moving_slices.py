@@ -36,7 +36,9 @@ class FollowedSlices:
 
 
 def check_moving_slices(program: Program, executable: GpuExecutable) -> FollowedSlices:
-    """Checks that slices in GPU thunks begin where the module's indices say, in every iteration."""
+    """Compares where slices in GPU thunks begin with the module's indices, in every iteration;
+    returns what differs, and what could not be compared.
+    """
     thunks = {t.name: t for t in executable.all_thunks if any(s.is_cut for s in t.slices)}
     if not thunks:
         return FollowedSlices()
@@ -74,7 +76,9 @@ class _SliceFollower:
         self.wrong: dict[Op, str] = {}
 
     def pair(self, op: Op, thunk: GpuThunk) -> None:
-        """Matches a thunk's slices to operations in fusion `op`; CheckError if sizes differ."""
+        """Matches a thunk's slices to operations in fusion `op`, and notes which are unclear.
+        CheckError if sizes differ, or its copies take other bytes.
+        """
         self._pairs[op] = pairs = []
         _check_copies(thunk)
         for cut, part in _paired(op.called[0], thunk):
@@ -91,9 +95,9 @@ class _SliceFollower:
         self.slices += len(pairs)
 
     def visit(self, op: Op, operands: Sequence[Known], iterations: tuple[int, ...]) -> None:
-        """Compares the addresses of fusion `op`'s slices in one iteration; notes which differ.
-
-        `operands`: what is known of the fusion's operands. `iterations`: of each loop around it.
+        """Compares the addresses of fusion `op`'s slices in one iteration; notes which differ, and
+        which are unknown. `operands`: what is known of the fusion's operands. `iterations`: of each
+        loop around it.
         """
         self.seen.add(op)
         known = self.scalars.run(op.called[0], operands, iterations)
@@ -140,7 +144,7 @@ class _SliceFollower:
 
 
 def _paired(body: Body, thunk: GpuThunk) -> Iterator[tuple[MovingSlice, Op | None]]:
-    """Each slice of a thunk, with the operation in fusion `body` that takes it, None if unclear.
+    """Yields each moving slice of a thunk, with what takes it in fusion `body`; None if unclear.
 
     Operands of what the fusion runs come in its order. Where nothing is run but a copy, the slice
     is the result itself.

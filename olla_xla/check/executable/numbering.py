@@ -1,4 +1,4 @@
-"""What both numberings of a module's values share: all but fusions, bitcasts and loops.
+"""What both numberings of a module's values share: all but fusions and bitcasts.
 
 Every value gets a number, the hash of its operation and of its operands' numbers; values with one
 number hold the same bits.
@@ -84,8 +84,7 @@ def all_of(numbers: Numbers) -> bytes:
 
 
 def ordered(effects: list[bytes]) -> list[bytes]:
-    """Side effects in a canonical order: hashes of collectives behind the others, and sorted.
-
+    """Hashes of side effects in a canonical order: as they are, but collectives last, and sorted.
     The order of collectives does not matter, as all devices run the same module.
     """
     return sorted(effects, key=lambda effect: effect if is_exchange(effect) else b"")
@@ -97,7 +96,7 @@ def is_exchange(effect: bytes) -> bool:
 
 
 def exchange(effect: bytes) -> bytes:
-    """Marks a side effect's hash as that of a collective, which may run once or more often."""
+    """Returns a side effect's hash, marked as that of a collective, which may run repeatedly."""
     return _EXCHANGE + effect
 
 
@@ -113,14 +112,11 @@ _CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART, _EXCHANGE = (
 class Numbering(abc.ABC):
     """Gives each value of one module a number: a 16-byte hash, equal only for values of equal bits.
 
-    Args:
-      target: "cpu", "cuda" or "tpu".
-
     Attributes:
-      handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers);
-        opcodes without one use `plain`.
-      is_cpu: whether the module is XLA:CPU's, which has two code generators for fusions.
-      is_tpu: whether it is XLA:TPU's, which computes fusions one window after the other.
+      handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers),
+        which appends its side effects; opcodes without one use `plain`.
+      is_cpu: whether the target is "cpu", for which XLA has two code generators for fusions.
+      is_tpu: whether it is "tpu", for which XLA computes fusions one window after the other.
     """
 
     handlers: ClassVar[Mapping[str, Callable[..., Numbers]]] = {}
@@ -141,7 +137,7 @@ class Numbering(abc.ABC):
         """Gets each operation that is numbered, with its operands' numbers and its results'."""
 
     def term(self, *parts: bytes) -> bytes:
-        """A new value number: the hash of these value numbers, joined."""
+        """The value number that is made of these value numbers: the hash of them, joined."""
         return hashed(b"".join(parts))
 
     def computation(self, body: Body) -> bytes:
@@ -161,7 +157,9 @@ class Numbering(abc.ABC):
         return self.run(body, given, effects), effects
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a computation's result, given its parameters'; appends to `effects`."""
+        """Value numbers of a computation's result, given its parameters'; appends to `effects`.
+        CheckError if they are too few or too many.
+        """
         if len(given) != len(body.parameters):
             raise CheckError(f"{body.name} is called with a wrong number of operands")
         at: dict[Op, Numbers] = dict(zip(body.parameters, given, strict=True))
@@ -176,7 +174,7 @@ class Numbering(abc.ABC):
         return at[body.result]
 
     def attributes(self, op: Op) -> bytes:
-        """A hash of opcode, shape and attributes, not operands or callees; clears proto fields."""
+        """A hash of opcode, attributes, shape (not a -start's), no operands; edits `op.proto`."""
         digest = self._attributes.get(op)
         if digest is None and op.opcode in _BARE:
             made = op.opcode.encode() + b" " + op.proto.shape.SerializeToString()
@@ -220,13 +218,12 @@ class Numbering(abc.ABC):
         return () in exact or index[:1] in exact
 
     def code(self, op: Op) -> bytes:
-        """A hash of a fusion's kind and configuration, on which its rounding may depend.
+        """A hash of what decides a fusion's code, on which its rounding may depend.
 
-        Those of nested fusions are part of it: they decide how a dot reads its operands. XLA's CPU
-        backend has two code generators, which may round an expression differently. The tiled one
-        takes fusions of elementwise operations, and perhaps those with others that it can tile;
-        these others are hashed. Of a concatenation at the end of a fusion each operand gets code of
-        its own; so does a fusion that lacks an index (`rounding`).
+        That is kind and configuration, also of nested fusions; its proto loses its shape. On a CPU
+        it is also which of XLA's two code generators makes it (the tiled one takes elementwise
+        operations, perhaps also others that it can tile, which are hashed), and whether it is part
+        of a larger function, ends in a concatenation, or lacks an index (`rounding`).
         """
         digest = self._codes.get(op)
         if digest is None:
@@ -257,7 +254,9 @@ class Numbering(abc.ABC):
         return digest
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of an operation without a handler: hashes of it, operands and callees."""
+        """Value numbers of an operation without a handler: hashes of it, operands and callees. A
+        -done has its start's; what joins an array's parts on a TPU has the array's. Adds effects.
+        """
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
@@ -314,7 +313,7 @@ class Numbering(abc.ABC):
         return operands[0] if len(operands) == 1 else self.pack(op, operands, effects)
 
     def element(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a get-tuple-element, from the tuple's. CheckError if it is not there."""
+        """Value numbers of a get-tuple-element, by the tuple's; CheckError if it lacks an array."""
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
             if (k,) not in operands[0]:
@@ -323,10 +322,9 @@ class Numbering(abc.ABC):
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 
     def call(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a call: its computation's for these operands.
-
-        XLA:CPU compiles some calls to one function. Where its rounding may depend on any operation
-        in that function, all of them are hashed into the results.
+        """Value numbers of a call: its computation's for these operands; appends to `effects`.
+        XLA:CPU compiles some calls to one function; their fusions are noted, for `code`. Where its
+        rounding may depend on any operation there, all of them are hashed into the results.
         """
         if not self.is_cpu or not is_one_function(op):
             return self.run(op.called[0], operands, effects)
@@ -348,7 +346,7 @@ class Numbering(abc.ABC):
                         yield from self._contents(list(op.called))
 
     def begin(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of an async-start, whose result is (operands, result, context)."""
+        """Value numbers of an async-start: (operands, result, context); appends to `effects`."""
         numbers = {i: hashed(_CONTEXT + named(i)) for i, _ in leaves(op.shape)}
         numbers |= {(0, k, *i): n for k, given in enumerate(operands) for i, n in given.items()}
         result = self.run(op.called[0], operands, effects)
@@ -360,7 +358,9 @@ class Numbering(abc.ABC):
         return {(0,): number, (1,): number, (2,): _CONTEXT}
 
     def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a conditional; a result equal in all branches has their number."""
+        """Value numbers of a conditional; a result equal in all branches has their number. Appends
+        one effect if a branch has any.
+        """
         branches, seen, acts = [], [], False
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []
@@ -378,8 +378,8 @@ class Numbering(abc.ABC):
         return numbers
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a while: its body and condition as functions of the state, and the
-        initial state.
+        """Value numbers of a while: hashes of body, condition and initial state as a whole; of an
+        element that the body returns unchanged its initial one. Appends its effects as one.
         """
         (start,) = operands
         symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}

@@ -33,7 +33,9 @@ Pair = tuple[ShapeIndex, int, ShapeIndex]
 
 
 def must_share(op: Op, target: str) -> list[Pair]:
-    """(result index, operand number, index in it) of what XLA must put into one buffer."""
+    """(result index, operand number, index in it) of what XLA must put into one buffer; none of
+    while, conditional and call instructions.
+    """
     if op.opcode == "fusion":
         return [*_updates(op, target), *op.bound]
     if op.opcode in ("custom-call", "async-start"):
@@ -72,7 +74,7 @@ def _updates(fusion: Op, target: str) -> list[Pair]:
 
 
 def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
-    """The operation, and its result's index, that makes a value in a fusion, behind bitcasts."""
+    """The operation, and its result's index, that makes a value: behind tuples and bitcasts."""
     still = _still(target)
     while True:
         if op.opcode == "tuple" and index:
@@ -88,10 +90,9 @@ def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
 def may_overwrite(op: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
     """Whether `op` may write `result` over operands that it reads, by XLA's in-place rules.
 
-    Args:
-      op: the instruction. result: index of the result.
-      numbers: every operand number by which it reads the value to be overwritten.
-      target: "cpu", "cuda" or "tpu".
+    True for those that run computations step by step, as these are checked instead. `result`: index
+    of the result. `numbers`: every operand number by which `op` reads the value to be overwritten.
+    `target`: "cpu", "cuda" or "tpu".
     """
     if op.opcode == "fusion":
         return _fusion_may(op, result, numbers, target)
@@ -282,8 +283,9 @@ class _Paths:
         self._writer = output.operands[0] if output.opcode == "bitcast" else output
 
     def reached(self, numbers: list[int]) -> set[Op] | None:
-        """All operations that depend on the parameters `numbers`; None if one moves elements.
+        """The parameters `numbers` and what depends on them; None if an operation moves elements.
 
+        What depends on them through a reduction that ends before results are written is left out.
         A copy may change the layout and a later one restore it: only the elements' positions in the
         parameter and in the result must agree.
         """
@@ -314,9 +316,7 @@ class _Paths:
         """The layout that puts `user`'s elements where the parameter's, which they come from, lie.
 
         None where `user` reads `current` at other positions than those of its own elements.
-
-        Args:
-          current: what `user` reads as operand `number`. places: such a layout of `current`.
+        `current`: what `user` reads as operand `number`. `places`: such a layout of `current`.
         """
         if user.opcode in ("tuple", "get-tuple-element"):
             return places

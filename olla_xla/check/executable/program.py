@@ -163,7 +163,7 @@ def _run_ops(body: Body, seen: set[Body]) -> Iterator[Op]:
 
 
 def acts(op: Op) -> bool:
-    """Whether an operation has side effects: random state, exchange between devices, callbacks."""
+    """Whether an operation has side effects, such as of rng, collectives, infeed or callbacks."""
     return _kind(op) in _EFFECTS or op.proto.custom_call_has_side_effect
 
 
@@ -226,8 +226,8 @@ def nowhere(shape: xla_pb2.ShapeProto) -> None:
 def read_program(module: bytes) -> Program:
     """Reads a serialized HloModuleProto.
 
-    Raises CheckError if it is no module, an id in it is unknown, a schedule is not valid, or an
-    output takes over the memory of an argument that it does not have.
+    Raises CheckError if it is no module, an id in it is unknown, a schedule is not valid, or
+    arguments or outputs are donated or aliased that it does not have.
     """
     try:
         proto = parse_module_proto(module)
@@ -297,7 +297,8 @@ def _plain_form(op: Op) -> None:
     """Brings XLA:TPU's instructions for its SparseCore into HLO's usual form, in place.
 
     An async-start without the operands of what it wraps only makes a context; the async-update that
-    has them becomes the start. A custom call that runs a computation there becomes a call.
+    has them becomes the start; CheckError if it begins otherwise. A custom call that runs a
+    computation there becomes a call.
     """
     if op.opcode == "async-update" and len(op.operands) > 1:
         start, *operands = op.operands

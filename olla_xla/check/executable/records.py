@@ -137,13 +137,13 @@ class _History:
     writes: dict[int, _Writes] = dataclasses.field(default_factory=dict)
 
     def at(self, place: int, version: int) -> bytes | None:
-        """Value number of the slice at index `place` in a version; None if it was never written."""
+        """Value number of the slice at `place` in `version`; None if not written until then."""
         versions, rows = self.writes.get(place, ((), ()))
         count = bisect.bisect_right(versions, version)
         return rows[count - 1] if count else None
 
     def until(self, version: int) -> _History:
-        """A separate copy of this history with the updates up to `version` only."""
+        """A separate copy of this history up to `version`, with each slice's last write alone."""
         kept = {place: self.at(place, version) for place in self.writes}
         writes = {place: ([version], [row]) for place, row in kept.items() if row is not None}
         return _History(self.base, self.digit, version, writes)
@@ -164,9 +164,8 @@ class WrittenSlices:
 
         Returns all slices in their order, if this was the last one not yet written; else None.
 
-        Args:
-          number: the array's value number. array: the other's. row: the slice's, flattened.
-          digit: (count, stride in elements) of the sliced dimension. place: index of the slice.
+        `number`, `array`, `row`: value numbers of both arrays and of the new slice, flattened.
+        `digit`: (count, stride in elements) of the sliced dimension.
         """
         if number in self._found:
             return self._all.get(number)
@@ -195,8 +194,8 @@ class WrittenSlices:
     def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
         """What is in the slice at index `place` of the array with value number `number`.
 
-        Returns its number, if it was written; else None, and the number of an array that has the
-        same slice there. `digit`: (count, stride in elements) of the sliced dimension.
+        Returns (its number, or None if it is not known to be written; the number of an array that
+        has the same slice there if it was not). `digit`: (count, stride) of the sliced dimension.
         """
         history, version = self._found.get(number, (None, 0))
         if history is None or history.digit != digit:

@@ -41,10 +41,8 @@ class Area:
 def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
     """Checks that a CPU executable whose buffers were moved computes what XLA's own does.
 
-    Raises CheckError if anything but addresses differs, or as `check_thunks`.
-
-    Args:
-      before: as XLA made it. after: with other places, as it will be loaded.
+    Raises CheckError if anything but addresses differs, or as `check_thunks`. `before`: as XLA made
+    it. `after`: with other places, as it will be loaded.
     """
     if before.without_places() != after.without_places():
         raise CheckError("the changed executable differs from XLA's in more than addresses")
@@ -60,7 +58,9 @@ def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
 
 
 def _areas(executable: CpuExecutable) -> dict[int, Area]:
-    """Allocation index -> its Area; an argument is writable only if an output that thunks write."""
+    """Allocation index -> its Area; constants and arguments are not writable, but for those
+    arguments that are outputs, too, and that thunks write.
+    """
     written = {a.slice.allocation for t in executable.flat for a in t.accesses if a.writes}
     return {
         a.index: Area(
@@ -241,7 +241,9 @@ class _Referee:
                     raise CheckError(f"{x.name} would read other values than in XLA's executable")
 
     def _check_slices(self, x: CpuThunk, y: CpuThunk) -> None:
-        """Raises CheckError unless `y`'s slices are inside, aligned, and overlap as `x`'s do."""
+        """Raises CheckError unless `y` accesses what `x` does, in slices inside their allocations,
+        aligned and writable if they moved, that overlap as `x`'s do where one is written.
+        """
         if x.name != y.name or len(x.accesses) != len(y.accesses):
             raise CheckError(f"step {x.name} became {y.name}")
         for a, b in zip(x.accesses, y.accesses, strict=True):

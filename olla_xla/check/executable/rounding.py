@@ -43,7 +43,6 @@ _TILE_TYPES = (1, 2, 3, 4, 5, *_FLOATS)
 """What XLA's tiled code generator for CPUs takes, beside parameters; its code does not depend on
 shared memory."""
 
-
 _STRAIGHT = 8192
 """Elements: loops over at most so many may be unrolled, so that fusions share one code block."""
 
@@ -51,7 +50,7 @@ _ADDING = frozenset("add subtract reduce reduce-window".split())
 
 
 def is_settled(bodies: Iterable[Body]) -> bool:
-    """Whether no multiply and add in a function's computations could become an FMA."""
+    """Whether operations of a function (all `bodies`) surely round alike whatever others it has."""
     adds = multiplies = False
     for body in bodies:
         for op in body.ops:
@@ -71,7 +70,7 @@ def is_settled(bodies: Iterable[Body]) -> bool:
 
 
 def _is_short(op: Op) -> bool:
-    """Whether an operation works on floats, in arrays of at most 8192 elements (`_STRAIGHT`)."""
+    """Whether an operation may round, and its arrays have at most 8192 elements (`_STRAIGHT`)."""
     shapes = [part for o in (op, *op.operands) for _, part in o.shape.indices() if part.is_array]
     return any(map(_is_rounded, shapes)) and all(
         math.prod(s.dimensions) <= _STRAIGHT for s in shapes
@@ -79,10 +78,8 @@ def _is_short(op: Op) -> bool:
 
 
 class Rounding:
-    """Decides which kernels may round differently when other buffers of theirs share memory.
-
-    Args:
-      target: "cpu", "cuda" or "tpu".
+    """Decides which kernels for `target` ("cpu", "cuda" or "tpu") may round differently when other
+    buffers of theirs share memory.
     """
 
     def __init__(self, target: str) -> None:
@@ -101,7 +98,7 @@ class Rounding:
 
 
 def lacks_index(fusion: Op) -> bool:
-    """Whether a CPU's fusion may round, and slices or updates an array at no index: all of it."""
+    """Whether a CPU's fusion slices or updates all of an array, and its rounding may vary."""
     (body,) = fusion.called
     return _takes_only_slice(body) and _Sums(body, (), _settled(body)).is_open
 
@@ -213,5 +210,5 @@ class _Sums:
 
 
 def _is_rounded(shape: Shape) -> bool:
-    """Whether an array is of floating-point numbers: integers are exact."""
+    """Whether an array counts as one whose arithmetic rounds: floats, and XLA's newer types."""
     return shape.element_type >= 19 or shape.element_type in _FLOATS

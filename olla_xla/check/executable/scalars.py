@@ -34,9 +34,7 @@ class OutOfStepsError(Exception):
 class Scalars:
     """Evaluates the scalar integers of a program, iteration by iteration.
 
-    Args:
-      wanted: operations to call `visit` for.
-      visit: gets an operation, what is known of its operands, and the iterations it is in.
+    `visit` gets operations in `wanted`, what is known of their operands, and loops' iterations.
     """
 
     def __init__(self, wanted: Collection[Op], visit: Visitor) -> None:
@@ -53,10 +51,8 @@ class Scalars:
     ) -> dict[Op, Known]:
         """Evaluates the scalar integers of a computation; returns operation -> what is known of it.
 
-        Raises OutOfStepsError after `MOST_STEPS` steps, or if a loop in it never ends.
-
-        Args:
-          body: the computation. given: its arguments. iterations: of the loops that it is in.
+        Calls `visit` for those wanted. Raises OutOfStepsError after `MOST_STEPS` steps, or if a
+        loop never ends. `given`: its arguments. `iterations`: of the loops that it is in.
         """
         known: dict[Op, Known] = dict(zip(body.parameters, given, strict=False))
         for op in self._plan(body):

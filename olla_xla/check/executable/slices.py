@@ -35,9 +35,8 @@ def slice_of(
 ) -> bytes:
     """The value number of one slice of an array, flattened in row-major order.
 
-    Args:
-      numbering: of the module. number: the array's. at: the index's. shape: of the array.
-      digit: (count, stride in elements) of the sliced dimension, in row-major order.
+    `number`, `at`: those of the array and the index. `shape`: of the array. `digit`: (count, stride
+    in elements) of the sliced dimension, in row-major order.
     """
     (count, distance), size = digit, shape.num_elements
     flat = as_row(shape, size // count)
@@ -133,7 +132,7 @@ def _updated(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 def _repeated(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit, flat: Shape
 ) -> bytes | None:
-    """Value number of a slice of broadcast `number` if the broadcast only repeats it; else None."""
+    """Value number of a slice of broadcast `number` along the one dimension it added; or None."""
     if number not in numbering.repeated:
         return None
     value, dimensions, old, new = numbering.repeated[number]

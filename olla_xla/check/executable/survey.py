@@ -151,7 +151,9 @@ class _Checks:
                 )
 
     def _check_results(self, before: bytes) -> None:
-        """Raises CheckError if results or effects are not those of the module `before`."""
+        """Raises CheckError if results or effects are not those of the module `before`; notes only
+        that they are not compared where arguments' layouts differ.
+        """
         old, new = read_program(before), read_program(self._module)
         given = [[p.shape for p in program.entry.parameters] for program in (old, new)]
         if given[0] != given[1]:
@@ -211,7 +213,7 @@ class _Checks:
         return assigned_places(values, places), tables
 
     def _lost_donations(self, program: Program) -> Iterator[str]:
-        """Yields a line for each argument whose memory is used otherwise than allowed."""
+        """Yields a line for each argument overwritten without leave, or not reused as promised."""
         given = {number for number, _ in (*program.aliases.values(), *program.donors)}
         if self._donated is not None:
             for number in sorted(given - set(self._donated)):

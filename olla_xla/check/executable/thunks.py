@@ -64,11 +64,8 @@ def check_thunks(
 ) -> None:
     """Checks that an executable's thunks do what its module says, at the bytes that XLA assigned.
 
-    Raises CheckError, naming the thunk, if bytes, order or kinds of thunks differ.
-
-    Args:
-      program, values: the executable's module. places: value -> its assigned bytes.
-      executable: the same executable.
+    Raises CheckError, naming the thunk, if bytes, order or kinds of thunks differ. `program` and
+    `values` are of the executable's module; `places`: value -> its assigned bytes.
     """
     walk = _Walk(places, executable.sizes)
     if isinstance(executable, GpuExecutable):
@@ -82,7 +79,7 @@ def check_thunks(
 def _check_interface(
     program: Program, values: Values, walk: _Walk, executable: GpuExecutable
 ) -> None:
-    """Raises CheckError if arguments or results lie elsewhere than the executable declares."""
+    """Raises CheckError if arguments, results or aliases are not as the executable declares."""
     for allocation, (number, index) in executable.parameters.items():
         place = walk.place(values.frame.at[program.entry.parameters[number]].get(index))
         if place is not None and (place.allocation, place.offset) != (allocation, 0):
@@ -121,7 +118,7 @@ class _Walk:
         return where and Slice(where.allocation, where.start, where.stop - where.start)
 
     def sequence(self, frame: Frame, thunks: Sequence[GpuThunk]) -> None:
-        """Checks the thunks of one run of a computation, `frame`, in order, by its instructions."""
+        """Raises CheckError unless `thunks` do what `frame`, one run of a computation, does."""
         plain = tuple(_plain(thunks))
         whole = {t.name for t in plain if t.flow is Flow.NONE}
         steps = {step.op.name: step for step in _steps(frame, whole)}
@@ -153,7 +150,9 @@ class _Walk:
     # What a thunk touches.
 
     def _accesses(self, step: _ThunkStep, thunk: GpuThunk) -> Sequence[Access]:
-        """The accesses of a thunk; of an unknown kind, its instruction's operands and results."""
+        """The accesses of a thunk; of an unknown kind, its instruction's operands and results.
+        Where its kind does not tell what it writes, it writes what its instruction does.
+        """
         if not thunk.is_known:
             read = [Access(place, True, False) for place in self._operands(step)]
             return [*read, *(Access(place, False, True) for place in self._results(step))]
@@ -163,8 +162,8 @@ class _Walk:
         return [dataclasses.replace(a, writes=a.slice in results) for a in thunk.accesses]
 
     def _touch(self, step: _ThunkStep, thunk: GpuThunk) -> None:
-        """Raises CheckError where a thunk leaves its allocations, or touches bytes that are in use
-        on another stream.
+        """Records what a thunk accesses. Raises CheckError where that is out of bounds, or
+        conflicts with what still runs on another stream.
         """
         touched = self._accesses(step, thunk)
         for access in touched:
@@ -181,7 +180,7 @@ class _Walk:
 
     def _check(self, step: _ThunkStep, thunks: list[GpuThunk]) -> None:
         """Raises CheckError if the last of an instruction's thunks accesses other bytes than
-        its operands and results.
+        its operands, its results, and what the thunks before it wrote.
         """
         *before, thunk = thunks
         operands, results = self._operands(step), self._results(step)
@@ -237,13 +236,15 @@ class _Walk:
             raise CheckError(f"{thunk} does not access all its buffers: {_list(lost)}")
 
     def _arrays(self, frame: Frame, op: Op) -> Iterator[tuple[Slice, bytes]]:
-        """Yields (assigned bytes, key of the shape) of each array in an operation's result."""
+        """Yields (assigned bytes, key of the shape) of each array that is not empty in a result."""
         for index, value in frame.at[op].items():
             if (place := self.place(value)) is not None and place.size:
                 yield place, op.shape.at(index).key
 
     def _copied(self, step: _ThunkStep, thunk: GpuThunk) -> list[Slice] | None:
-        """The bytes that a thunk must read to copy its instruction's slice; None for others."""
+        """The bytes that a thunk must read if it copies a static slice, which its instruction is;
+        None if it is no such copy, or these bytes are outside of the operand.
+        """
         part = _copied_slice(step.op) if thunk.kind.endswith("copy") else None
         whole = part and self.place(step.frame.at[step.op.operands[part[0]]].get(()))
         if part is None or whole is None:
@@ -254,7 +255,9 @@ class _Walk:
     def _roles(
         self, thunk: GpuThunk, found: list[Access], operands: list[Slice], results: list[Slice]
     ) -> None:
-        """Raises CheckError unless the accesses `found` read the operands and write the results."""
+        """Raises CheckError unless the accesses `found`, first to operands, then to results, read
+        the operands, but for those that are results, too, and write the results.
+        """
         for access in found[: len(operands)]:
             if not access.reads and access.slice not in results:
                 raise CheckError(f"{thunk} writes the operand {_bytes(access.slice)}")
@@ -347,7 +350,9 @@ class _Walk:
 
 
 def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_ThunkStep]:
-    """Yields a run's instructions as steps, and those in calls that `whole` does not name."""
+    """Yields a run's instructions as steps, at positions from `begin` on; before a call that is not
+    in `whole` come those that it runs.
+    """
     position = begin
     for op in frame.body.ops:
         if op.opcode == "call" and op.name not in whole:
@@ -415,9 +420,8 @@ def _moves_only(op: Op) -> bool:
 
 
 def _copied_slice(op: Op) -> tuple[int, int] | None:
-    """(operand number, offset in bytes) of the slice of an operand that a GPU copies for `op`.
-
-    None if `op` is neither a static slice nor a fusion of one.
+    """(operand number, offset in bytes) of the slice of an operand that a GPU copies for `op`;
+    None if `op` is neither a static slice nor a fusion of one of an operand.
     """
     cut = op.called[0].result.behind(*_STILL) if op.opcode == "fusion" else op
     if cut.opcode != "slice":

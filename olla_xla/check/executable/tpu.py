@@ -12,10 +12,10 @@ _JOINED = "ConcatBitcast"
 
 
 def decisive_config(op: Op) -> bytes:
-    """The part of an instruction's backend_config that decides what it computes, on a TPU.
+    """The part of an instruction's backend_config that decides what it computes, on a TPU; or b"".
 
-    That is a custom call's own. The rest says how XLA runs it, and is chosen after the scheduler:
-    windows, priorities, memory for intermediates.
+    That is a custom call's own, or all if it is no JSON object. The rest says how XLA runs it, and
+    is chosen after the scheduler: windows, priorities, memory for intermediates.
     """
     if op.opcode != "custom-call":
         return b""
@@ -52,9 +52,8 @@ class Parts:
     def of(self, op: Op, read: Sequence[bytes], number: bytes, cast: Cast) -> bytes:
         """The value number of `op`: a bitcast's if it joins all parts of an array, else `number`.
 
-        Args:
-          op: any; slices are remembered. read: value numbers of its operands.
-          number: by `Numbering.plain`. cast: gives the number of a bitcast.
+        If it is a slice, it is remembered. `read`: value numbers of its operands. `number`: by
+        `Numbering.plain`. `cast` gives the number of a bitcast.
         """
         if op.opcode == "slice":
             self.note(op, read[0], number)
@@ -110,7 +109,7 @@ def joined_at(op: Op) -> list[tuple[int, ...]] | None:
 
 
 def _cuts(op: Op) -> list[Op] | None:
-    """The slices that `op` joins in place; None for others."""
+    """The slices that `op` joins in place; None if it is no such call, or joins other arrays."""
     if op.proto.custom_call_target != _JOINED:
         return None
     slices = []

@@ -95,7 +95,9 @@ class Values:
 
 
 def follow(program: Program) -> Values:
-    """Finds the values of all operations. Raises CheckError where a computation has no schedule."""
+    """Finds the values of all operations. Raises CheckError where a computation has no schedule, or
+    does not fit the operation that calls it.
+    """
     follower = _ValueFollower()
     frame = Frame(program.entry)
     for parameter in program.entry.parameters:
@@ -133,7 +135,9 @@ class _ValueFollower:
         return frame.at[frame.body.result]
 
     def other(self, frame: Frame, op: Op) -> At:
-        """Values of an operation without a rule: new ones, or a -start's operands repeated."""
+        """Values of an operation without a rule: new ones, but where it passes some on, as of
+        starts (their operands) and dones (what their starts made).
+        """
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(frame, op)
         prefix = _REPEATED.get(op.opcode)
@@ -175,7 +179,9 @@ class _ValueFollower:
         return _below(values, prefix) if op.shape.is_tuple else {(): values[prefix]}
 
     def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
-        """Follows a callee in a new Frame, its parameters `given`; returns its result's values."""
+        """Follows a callee in a new Frame (added to `frame.inner`), its parameters `given`; returns
+        its result's values. CheckError if `given` are too few or too many.
+        """
         if len(given) != len(body.parameters):
             raise CheckError(f"{op.name} calls a computation with a wrong number of operands")
         inner = Frame(body)

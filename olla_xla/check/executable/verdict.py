@@ -48,14 +48,11 @@ class Accepted:
 
 @without_collection()
 def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
-    """Checks that a planned module keeps XLA's control edges and layouts, and its values intact.
+    """Checks that a planned module keeps XLA's control edges, has consistent layouts, and reads no
+    value after its memory, as XLA must share it, was overwritten; if not, raises CheckError.
 
-    Raises CheckError if not; also if a value is read after its memory, as XLA must share it, was
-    overwritten.
-
-    Args:
-      scheduled: the module as XLA scheduled it. planned: as it is handed back.
-      target: "cpu", "cuda" or "tpu".
+    It compares no results. `scheduled`: the module as XLA scheduled it. `planned`: as it is handed
+    back. `target`: "cpu", "cuda" or "tpu".
     """
     reordered = is_reordered(scheduled, planned)
     if not reordered:
@@ -175,7 +172,7 @@ def _tables(program: Program, found: Mapping[tuple[str, ShapeIndex], Place]) -> 
 
 
 def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]) -> None:
-    """Raises CheckError if no output takes over the memory of an argument in `donated`."""
+    """Raises CheckError unless outputs take over the memory of all arguments in `donated`."""
     if lost := sorted(donated - frozenset(program.aliases.values())):
         number, index = lost[0]
         part = f", part {list(index)}" if index else ""
@@ -213,7 +210,7 @@ def places_of(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, Sh
 def results_digest(module: bytes, target: str, *, loops: bool = False) -> str:
     """The digest of a serialized module's results as expressions of its arguments.
 
-    Raises CheckError if the module cannot be read.
+    Raises CheckError if the module cannot be read, or contradicts itself.
 
     Args:
       module: HloModuleProto. target: "cpu", "cuda" or "tpu".
@@ -249,7 +246,8 @@ def _digest(program: Program, target: str, loops: bool) -> str:
 def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = False) -> None:
     """Checks that a rewritten module computes what it did, with every control edge kept.
 
-    Raises CheckError if an order breaks a dependence, a control edge is lost, or a result differs.
+    Raises CheckError if an order breaks a dependence, a control edge is lost, more instructions
+    share a channel, or a result differs.
 
     Args:
       before: the module as XLA scheduled it. after: as it is handed back.
@@ -268,7 +266,8 @@ def _own_digest(module: bytes, target: str, loops: bool) -> str:
 
 
 def check_control(before: bytes, after: bytes) -> None:
-    """Checks that control edges are kept and that collectives do not share a channel.
+    """Checks that control edges between instructions that are still there are kept, and that no
+    more instructions share a channel than did.
 
     It is the part of `check_rewrite` that an executable cannot show. Raises CheckError, which names
     the instructions of an edge that is lost, or of one channel.
@@ -319,7 +318,6 @@ def _control(module: xla_pb2.HloModuleProto) -> set[tuple[str, str]]:
 #
 # Most plans do. Their results are XLA's own, which is shown without numbering any value.
 
-
 _Edges = dict[tuple[int, int], frozenset[int]]
 """(computation, instruction) -> control predecessors, by id."""
 
@@ -329,7 +327,7 @@ def is_reordered(before: bytes, after: bytes) -> bool:
 
     The second one may have more control edges (`read_program` checks that its order keeps them),
     other aliasing of fusions' results (`memory` checks it), and more bitcasts that nothing reads.
-    Effects must keep their order, so False where a module has any (`is_effect`).
+    Effects must keep their order, so False where a module has any, or if one cannot be read.
     """
     try:
         modules = [parse_module_proto(module) for module in (before, after)]
@@ -365,7 +363,9 @@ def _drop_holds(before: xla_pb2.HloModuleProto, after: xla_pb2.HloModuleProto) -
 
 
 def _bared(module: xla_pb2.HloModuleProto) -> _Edges:
-    """Clears order, control edges, frontend attributes and aliasing; returns the control edges."""
+    """Clears the order, control edges, frontend attributes and fusions' aliasing of scheduled
+    computations; returns their control edges.
+    """
     edges: _Edges = {}
     for computation in module.computations:
         if computation.id in module.schedule.sequences:
