@@ -91,7 +91,7 @@ class _Builder:
 
     def _version(self, i: Instruction, key: int) -> str:
         """Returns the name of the instruction that has `i`'s value at the moment of the schedule
-        which the integer `key` numbers: that of a clone, or of `i` itself.
+        which the integer `key` numbers: `i`, or a clone. Makes clones of what only forwards.
         """
         value = self._dataflow.at[i, ()]
         t = self._tensor.get(value.id)

@@ -27,7 +27,7 @@ class Expansion:
     operators that compute them again, live bytes at each step, and added time.
 
     Attributes:
-      feasible: no clone needs a buffer that has been overwritten by then.
+      feasible: no clone needs a buffer that has been overwritten by then, nor are there too many.
       live: int64 [steps] bytes at each step of the new sequence. keys: [steps], integers that
         number the moments of its steps, ascending.
       seconds: predicted time of all clones, less that of the originals they replace.

@@ -225,7 +225,7 @@ class Front:
         return low, high
 
     def least(self) -> Point:
-        """Searches the drops of tensors (evictions) of lowest peak, however much time they add."""
+        """Searches the lowest target; returns the Point of least peak, whatever time that adds."""
         self.point(_LAST)
         return min(self._points.values(), key=lambda p: (p.peak, p.seconds))
 
@@ -279,11 +279,8 @@ def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[
     The plan's is taken if it saves 2 % of XLA's total, XLA's unless the plan's saves 10 %: an order
     that saves little may have moved readers away from what they read, and recomputation costs more.
     Of each order there are two fronts: one where other tensors may use the memory of arguments that
-    are no longer read, and one where none may. XLA's total is between the two.
-
-    Args:
-      module: a scheduled one. base: its plan without recomputation.
-      cost: prices operators. seconds: of search, for all fronts together.
+    are no longer read, and, if it differs, one where none may. XLA's total is between the two.
+    `base`: the module's plan without recomputation. `seconds`: of search, for all fronts together.
     """
     saved = 1 - base.predicted_bytes / base.xla_predicted_bytes
     orders = []
@@ -333,10 +330,8 @@ def bodies_at_peak(planned: PlannedModule) -> list[PeakBody]:
 
     The list ends before the first one whose number of runs is not known, without which the module's
     peak would be as high, or which a CPU compiles in one function with others: adding to it may
-    change how that function's code rounds.
-
-    Args:
-      planned: with `peaks` of all its computations, in the orders that its module comes with.
+    change how that function's code rounds. `planned`: with `peaks` of all computations, in the
+    orders that the module comes with.
     """
     bodies: list[PeakBody] = []
     if len(planned.module.control_computations) == 1:

@@ -284,9 +284,7 @@ def repeated_results(
     """Groups of results of transfers that have the same bytes, each group in execution order. The
     transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters and
     constants alone, without transfers before it, so that they may run at any earlier time.
-
-    Args:
-      dataflow: of the module. instructions: of one computation, in execution order.
+    `instructions`: of one computation, in execution order.
     """
     groups: dict[Hashable, list[TransferredArray]] = {}
     made = _ConstantExpressions()
@@ -307,7 +305,9 @@ def repeated_results(
 
 
 def _result(dataflow: Dataflow, i: Instruction, k: int) -> TransferredArray | None:
-    """The array that a transfer makes of operand `k`; None if no instruction gives it by itself."""
+    """The array that a transfer makes of operand `k`; None if no instruction gives it by itself,
+    that waits for others by control dependencies, or it is live to the end.
+    """
     ends = [u for u in i.users if u.opcode.endswith("-done")] if _is_start(i) else [i]
     if len(ends) != 1 or ends[0].control_predecessors or (_is_start(i) and len(i.users) != 1):
         return None
@@ -338,7 +338,7 @@ class _ConstantExpressions:
         """By instruction, its number and how many instructions make it."""
 
     def number(self, i: Instruction) -> int | None:
-        """The number of an instruction's result (equal ones: equal bits); None if it has none."""
+        """Returns the number of a result (equal numbers: equal bits); None if it has none."""
         entry = self._at.get(i)
         return None if entry is None else entry[0]
 

@@ -55,7 +55,8 @@ class Selector:
         return Point(e.peak, e.seconds, e.moved, evictions)
 
     def reduce(self, start: NDArray[np.int64], target: int, seconds: float = np.inf) -> Point:
-        """Adds evictions greedily until the lifetime peak is at most `target`, or none lowers it.
+        """Adds evictions greedily until the lifetime peak is at most `target`, none lowers it, or
+        the time is up; then takes back those that are not needed (`thin`).
 
         Args:
           start: int64 [k, 2], evictions to begin with: (tensor, key of the moment at which it is

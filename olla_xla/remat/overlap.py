@@ -22,14 +22,8 @@ _MOVING = frozenset(
 
 
 def hide_transfers(module: Module, bodies: Collection[str], cost: CostModel) -> Module:
-    """Moves transfers' starts in some computations so early that other work hides them.
-
-    Args:
-      module: a scheduled one. bodies: names of the computations, others stay as they are.
-      cost: prices operators.
-
-    Returns:
-      A new module; `module` itself where the new orders are not predicted to be faster.
+    """Moves transfers' starts, in the computations named `bodies`, so early that other work hides
+    them. Returns a new module, or `module` itself if the new orders are not predicted to be faster.
     """
     orders = dict(module.order)
     for computation in module.control_computations:
@@ -43,8 +37,8 @@ def hide_transfers(module: Module, bodies: Collection[str], cost: CostModel) -> 
 
 
 def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | None:
-    """An order of the computation in which transfers start early enough to be hidden by work; None
-    if there are none, or one cannot be moved.
+    """An order of the computation in which transfers that grow start early enough to be hidden by
+    work; None if there are none, or one cannot be moved.
     """
     sequence = sorted(computation.schedule or (), key=lambda i: not _is_there(i))  # stable
     dones = {start: done for done, start in transfers(sequence) if _grows(start, done)}
@@ -109,7 +103,9 @@ def _made_for(start: Instruction) -> set[Instruction]:
 
 
 def _only_moves(i: Instruction) -> bool:
-    """Whether an instruction changes only the type and place of an array's elements."""
+    """Whether an instruction changes only the type and place of an array's elements; a fusion may
+    compute scalars besides.
+    """
     if i.opcode != "fusion":
         return i.opcode in _MOVING
     inside = i.called[0].instructions

@@ -61,7 +61,10 @@ def recomputable(i: Instruction, target: str) -> bool:
 
 
 def pure(i: Instruction) -> bool:
-    """Whether an instruction gives the same bits whenever it runs, and has no other effect."""
+    """Whether an instruction is known to give the same bits whenever it runs, and has no other
+    effect. False for what only hands values on, as bitcasts, constants and tuples, and for what
+    reads or writes other memory than the device's default one, as the host's.
+    """
     if i.opcode == "fusion":
         if i.fusion_kind == "" or not all(_pure_body(c) for c in i.called):
             return False

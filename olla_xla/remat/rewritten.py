@@ -14,10 +14,8 @@ from olla_xla.remat.loops.recipe import edits
 
 def rewritten(module: Module, plan: Plan) -> Edit:
     """Writes into an Edit of a module what a plan changes: moves of data that loops need not do,
-    pairs of a loop's arrays joined to one, loops that recompute residuals, and clones.
-
-    Raises:
-      HloError, PlanMismatchError: the plan is of another module.
+    pairs of a loop's arrays joined to one, loops that recompute residuals, and clones. Raises
+    HloError or PlanMismatchError if the plan is of another module.
     """
     edit = Edit(module)
     if plan.sunk:

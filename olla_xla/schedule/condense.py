@@ -109,7 +109,8 @@ def _reads(g: GraphArrays, v: int) -> set[int]:
 
 def _condensed(full: GraphArrays, group: NDArray[np.int64], n: int, prologue: bool) -> GraphArrays:
     """Makes the graph whose `n` operators are groups of those of `full`; `group` has the number of
-    each one's. Tensors that live throughout become transient bytes.
+    each one's. Tensors that live throughout become transient bytes; empty ones are left out, unless
+    they must share memory with another.
     """
     constant = full.live_in & full.live_out
     # Both tensors of a forced in-place pair stay, even if one is empty.

@@ -12,12 +12,9 @@ def small_first(
 ) -> NDArray[np.int64]:
     """A changed order, int64 [n]: operators with small results run as soon as they can. A small
     value that is placed above large ones, and outlives them, divides the gap that they leave. Only
-    small values live longer than in the given order; operands do not.
-
-    Args:
-      g: the graph. order: of its operators, int64 [n].
-      movable: bool [n], the operators that may run earlier.
-      most: bytes of all the buffers that an operator of small results writes.
+    small values live longer than in the given order; operands do not. `movable`: bool [n], the
+    operators that may run earlier. `most`: bytes of all the buffers that an operator with small
+    results writes.
     """
     buffers = np.zeros(int(g.buffer.max(initial=-1)) + 1, np.int64)
     np.maximum.at(buffers, g.buffer, g.bytes)
@@ -27,13 +24,10 @@ def small_first(
 
 
 def arguments_first(g: GraphArrays, order: NDArray[np.int64], least: float) -> NDArray[np.int64]:
-    """A changed order, int64 [n]: large arguments are read for the last time as soon as can be.
-    Then other values fit into their memory, each of which is an allocation of its own. Only
-    operators whose results take no more bytes than the argument run earlier, those of the largest
-    first.
-
-    Args:
-      g: the graph. order: of its operators, int64 [n]. least: bytes of an argument that counts.
+    """Changes an order, int64 [n]: arguments of at least `least` bytes that one operator reads are
+    read as soon as can be. Then other values fit into their memory, each of which is an allocation
+    of its own. Only operators whose results take no more bytes than the argument run earlier, those
+    of the largest first.
     """
     ends = g.live_in & ~g.live_out & (np.diff(g.sink_ptr) == 1) & (g.bytes >= least)
     freed = np.zeros(g.n, np.int64)

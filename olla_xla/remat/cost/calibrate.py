@@ -78,7 +78,7 @@ def kept[Rates: DataclassInstance](
 
 
 def _others[Result](work: Callable[[], Result]) -> tuple[Result, float]:
-    """Calls `work`: (its result, part of processor time that other processes took meanwhile)."""
+    """Calls `work`: (its result, part of processor time that others took, or the load average)."""
     before = _processor_seconds()
     own, started = time.process_time(), time.perf_counter()
     result = work()
@@ -102,7 +102,7 @@ def _processor_seconds() -> float | None:
 
 
 def _load() -> float:
-    """The load average less 1 for this process, divided by the number of cores."""
+    """The load average less 1 for this process, divided by the number of cores; 0 if unknown."""
     if not hasattr(os, "getloadavg"):
         return 0.0
     return max(os.getloadavg()[0] - 1, 0) / (os.cpu_count() or 1)

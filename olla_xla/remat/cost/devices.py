@@ -118,11 +118,9 @@ def card_device(kind: str) -> Device | None:
 
 
 def device(target: str, kind: str = "") -> Device:
-    """The rates by which operators are priced for a target.
-
-    Args:
-      target: "cpu": this machine's, measured; "cuda" and "tpu": as listed. kind: JAX's name of the
-        device. Where it is "" or not in the list, the rates are an H100's, or a TPU v5e's.
+    """The rates by which operators are priced for a target: "cpu": this machine's, measured; "cuda"
+    and "tpu": those listed for `kind`, JAX's name of the device. Where that is "" or not listed,
+    the rates are an H100's, or a TPU v5e's.
     """
     if platform(target).has_measured_rates:
         return calibrated_cpu()

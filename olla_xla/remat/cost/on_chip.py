@@ -30,10 +30,8 @@ _known: weakref.WeakKeyDictionary[Computation, _Known] = weakref.WeakKeyDictiona
 
 
 def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
-    """The arrays of a computation that XLA is predicted to keep in VMEM, not in HBM; cached.
-
-    Args:
-      computation: one that runs step by step. capacity: of VMEM, in bytes.
+    """The arrays that XLA is predicted to keep in VMEM, not in HBM, of a computation that runs step
+    by step; cached. `capacity`: bytes of VMEM.
     """
     known = _known.setdefault(computation, {})
     if capacity not in known:
@@ -88,7 +86,7 @@ def _packed(computation: Computation, capacity: int) -> frozenset[Array]:
 
 
 def _may_make(i: Instruction) -> bool:
-    """Whether results of an instruction may lie in VMEM: not those of transfers or loops."""
+    """Whether an instruction makes arrays that may lie in VMEM: no transfer, loop or call does."""
     if i.opcode in _FORWARDS or i.opcode in _OUTSIDE or i.called_control:
         return False
     if i.opcode == "custom-call" and i.custom_call_target == TPU.allocating_call:

@@ -28,12 +28,9 @@ _TRANSFERS = (
 def path_seconds(
     module: Module, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
 ) -> float:
-    """Predicted seconds of one run of a module on a GPU's streams.
-
-    Args:
-      module: a scheduled one. cost: prices operators.
-      order: computation name -> instruction names in execution order, instead of the module's own;
-        names that the module does not have are passed over.
+    """Predicted seconds of one run of a scheduled module on a GPU's streams. `order`: computation
+    name -> instruction names in execution order, instead of the module's own; names that the module
+    does not have are passed over.
     """
     return _seconds(module.entry, cost, order or {})
 
@@ -41,7 +38,7 @@ def path_seconds(
 def run_seconds(
     module: Module, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
 ) -> float:
-    """Predicted seconds of one run: on a GPU by `path_seconds`, else the sum over operators."""
+    """Predicted seconds of one run: by `path_seconds`, but on a CPU the sum over operators."""
     beside = platform(cost.target).runs_beside
     return path_seconds(module, cost, order) if beside else cost.step_seconds(module)
 
@@ -60,8 +57,8 @@ def transfers(sequence: Iterable[Instruction]) -> list[tuple[Instruction, Instru
 def alone_seconds(
     i: Instruction, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
 ) -> float:
-    """Predicts the seconds of an instruction by itself, with the computations that it runs, in the
-    orders that `order` has (as for `path_seconds`) or else their own.
+    """Predicts the seconds of an instruction by itself, with all iterations or the longest branch
+    that it runs, in the orders that `order` has (as for `path_seconds`) or else their own.
     """
     inside = [_seconds(c, cost, order or {}) for c in i.called_control]
     if i.opcode == "conditional":
@@ -71,7 +68,7 @@ def alone_seconds(
 
 def host_waits(computation: Computation, cost: CostModel) -> float:
     """The part, 0 to 1, of the time of a computation's copies to and from the host for which it
-    waits, as no other work hides it.
+    waits, as no other work hides it; 0 if there are none.
     """
     starts = (i for i in computation.instructions if i.opcode in ("async-start", "copy-start"))
     copies = frozenset(i for i in starts if is_hosted(i))

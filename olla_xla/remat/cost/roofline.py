@@ -50,7 +50,7 @@ class Device:
     near_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work) -> float:
-        """Predicted seconds of one operator that does this work."""
+        """Predicts the seconds of one operator that does this work."""
         compute = (
             work.operations / self.operations_per_second
             + work.transcendentals / self.transcendentals_per_second
@@ -121,13 +121,13 @@ class CostModel:
         return dataclasses.replace(counted, near=near)
 
     def copied_seconds(self, i: Instruction) -> float:
-        """Predicted seconds of a copy of `i` whose results, read only nearby, may be in VMEM."""
+        """Predicts the seconds of a copy of `i` whose results, read only nearby, may be in VMEM."""
         if not self.device.near_bytes:
             return self.seconds(i)
         return self.device.seconds(self.copied_work(i))
 
     def nearer_seconds(self, i: Instruction, size: int) -> float:
-        """Predicted seconds that `i` saves if `size` of its bytes are in VMEM; 0 without VMEM."""
+        """Predicts the seconds that `i` saves if `size` of its bytes are in VMEM; 0 if none is."""
         if not self.device.near_bytes:
             return 0.0
         before = self.work(i)
@@ -135,15 +135,15 @@ class CostModel:
         return self.device.seconds(before) - self.device.seconds(near)
 
     def seconds(self, i: Instruction) -> float:
-        """Predicted seconds of an instruction by itself."""
+        """Predicts the seconds of an instruction by itself."""
         return self.device.seconds(self.work(i))
 
     def step_seconds(self, module: Module) -> float:
-        """Predicted seconds of one run of a module, its operators one after the other."""
+        """Predicts the seconds of one run of a module, its operators one after the other."""
         return self._run_seconds(module.entry)
 
     def _run_seconds(self, computation: Computation) -> float:
-        """Predicted seconds of one run of a computation; of branches the longest counts."""
+        """Predicts the seconds of one run of a computation; of branches the longest counts."""
         total = 0.0
         for i in computation.instructions:
             inside = [self._run_seconds(c) for c in i.called_control]

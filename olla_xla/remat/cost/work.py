@@ -93,8 +93,9 @@ _NOTHING = Work()
 
 
 def work(i: Instruction, target: str) -> Work:
-    """Counts what an instruction does by itself: bytes moved, operations, ... (for loops
-    `run_work`). `i`: of a computation that runs step by step. `target`: "cpu", "cuda" or "tpu".
+    """Counts what an instruction does by itself: bytes moved, operations, ... Nothing for what runs
+    others step by step, as loops, or only passes values on, and for ends of transfers. `i`: of a
+    computation that runs step by step. `target`: such as "cpu".
     """
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
@@ -117,7 +118,8 @@ def run_work(
     computation: Computation, price: Callable[[Instruction], Work]
 ) -> dict[Instruction, Work]:
     """Instruction -> its work (bytes moved, operations) in one run of a computation that runs step
-    by step; loops count all their iterations. `price` gives an instruction's work by itself.
+    by step; loops count all their iterations, of branches the one that moves most bytes counts.
+    `price` gives an instruction's work by itself.
     """
     result = {}
     for i in computation.instructions:
@@ -132,7 +134,7 @@ def run_work(
 
 
 def trips(i: Instruction) -> int:
-    """How often an instruction runs the computations it calls: a loop's trip count, else 1."""
+    """How often an instruction runs what it calls: a loop's trip count if known, or once."""
     known = trip_count(i) if i.opcode == "while" else None
     return 1 if known is None else known
 
@@ -142,9 +144,9 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def touched(i: Instruction, target: str) -> Iterator[tuple[Array, int]]:
-    """Yields (array, bytes of it that are moved) for all that an instruction reads or writes. Of an
-    array that is updated in place only the part that changes counts; a result that nobody reads
-    does not, where XLA takes it out of its fusion.
+    """Yields (array, bytes of it that are moved) for all that an instruction reads or writes; those
+    of one array are to be added, some are negative. Of an array updated in place only the part that
+    changes counts; a result that nobody reads does not, where XLA takes it out of its fusion.
     """
     part, updated, read = own_part(i), {}, set()
     unread = _unread(i) if platform(target).trims_results else frozenset()
@@ -246,7 +248,7 @@ def _transposed(i: Instruction) -> int:
 
 
 def transposes(i: Instruction) -> bool:
-    """Whether a CPU must read an operand across its layout: neighbours are apart in memory."""
+    """Whether a CPU must read the operand of a copy or transpose across its layout."""
     if i.opcode not in ("copy", "transpose") or i.shape.is_tuple:
         return False
     source = i.operands[0].shape
@@ -333,7 +335,7 @@ def _transform(i: Instruction) -> int:
 
 
 def _gemm_contracting(i: Instruction) -> tuple[int, ...]:
-    """Dimensions of the first operand that a matrix library's call sums over, as configured."""
+    """Dimensions of the first operand that a library's product sums over; the last if not told."""
     try:
         config = json.loads(i.backend_config)
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]

@@ -91,8 +91,8 @@ class Again:
 
     def _updated(self, number: int) -> ValueRef | None:
         """Returns where the backward loop has value `number` in a copy of the fusion that computes
-        it, if that fusion writes scan residuals; else None. The copy writes into arrays of one or a
-        few slices instead. Adds the copy at its first use.
+        it and writes slices; None if no such fusion is copied for it. The copy, which is added at
+        its first use, writes into arrays of one or a few slices instead.
         """
         if number in self._kept or number in self._stored or number in self._table.pieces:
             return None
@@ -130,8 +130,8 @@ class Again:
         self, name: str, recipe: Recipe, slots: tuple[tuple[int, int, int], ...] = ()
     ) -> NewInstruction:
         """Describes a copy, named `name`, of the instruction that a recipe runs again, without its
-        part in a transfer between devices. `slots`: (operand, dimension, number of slices) of each
-        operand that it writes a slice into.
+        part in a transfer between devices; adds what recomputes its operands. `slots`: (operand,
+        dimension, number of slices) of each operand that it writes a slice into.
         """
         owner, part = recipe.owner, recipe.part
         left_out = set(recipe.updated)
@@ -154,7 +154,9 @@ class Again:
     def _operands(
         self, owner: Instruction, but: Collection[int] = ()
     ) -> tuple[tuple[int, ValueRef], ...]:
-        """(operand number, where the loop has its value) for a copy of `owner`, not for `but`."""
+        """Returns (operand number, where the backward loop has its value) for a copy of `owner`,
+        not for the numbers in `but`. Adds what recomputes these values.
+        """
         arrays = ReadArrays(self._value)
         nodes = (node for o in owner.operands for node in self._body.leaves(o).values())
         leaves = [(k, node) for k, node in enumerate(nodes) if k not in but]
@@ -164,8 +166,8 @@ class Again:
         )
 
     def _inside(self, number: int) -> ValueRef:
-        """Returns where a fusion in the backward loop reads the value `number`: in a scan residual
-        that it slices itself, if one is kept, else where the loop has it or recomputes it.
+        """Where a fusion in the backward loop reads the value `number`: in a kept scan residual, of
+        which it slices the value or a part, or the device's copy of it; else as for `_value`.
         """
         residual = self._kept.get(number)
         if residual is not None:
@@ -186,7 +188,9 @@ class Again:
         return dataclasses.replace(self._inside(piece.whole), part=part)
 
     def _value(self, number: int) -> ValueRef:
-        """Where the backward loop's body has the value `number`; adds what recomputes it."""
+        """Returns where the backward loop has the value `number`; adds what recomputes it. Raises
+        PlanMismatchError if nothing can.
+        """
         if number not in self._values:
             if number in self._making:
                 raise PlanMismatchError("recomputing a loop's value would need the value itself")
@@ -195,7 +199,9 @@ class Again:
         return self._values[number]
 
     def _there(self, number: int) -> ValueRef | None:
-        """Where the backward loop has a value uncomputed, if only in a new element; or None."""
+        """Returns where the backward loop has a value with no recipe run, if only in a new element;
+        or None.
+        """
         if self._table.is_iteration(number):
             return ValueRef(iteration=True)
         if (element := self._table.element(number)) is not None:
@@ -211,8 +217,8 @@ class Again:
         return self._slice_of_new(recipe.node.i, recipe.node.shape, recipe.node.index[0])
 
     def _slice_of_new(self, i: Instruction, shape: Shape, stored: int | NewResidual) -> ValueRef:
-        """Adds a new scan residual and an instruction that slices it; returns that slice. `stored`
-        is an element of the forward loop's state, or a result of an instruction in its body.
+        """Adds a new scan residual and an instruction that slices it; returns that slice, of this
+        shape. `stored` is an element of the forward loop's state, or a result of `i`, in its body.
         """
         whole = stack_shape(shape.key, self._pair.writer.iterations)
         return self._slice(i, self._added(stored, whole))
@@ -282,7 +288,9 @@ class Again:
         return self._undone[array][not recipe.is_after]
 
     def _index_of(self, recipe: Recipe, array: int, k: int) -> ValueRef:
-        """The index, along dimension `k`, at which an iteration overwrote a part of an array."""
+        """Returns an iteration's index of an update along dimension `k`, recomputed or newly
+        stored.
+        """
         node = recipe.node.operands[2 + k].behind
         number = self._body.number(node)
         if number in recipe.needs:
@@ -311,8 +319,8 @@ class Again:
         return ValueRef(made=self._runs[run], index=self._leaf(recipe))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
-        """Describes a copy of a part of the fusion `owner`: it takes the values of the nodes
-        `inside` as operands, instead of computing them, and its root is `node`.
+        """Describes a copy of a part of the fusion `owner`, with root `node`, that takes the values
+        of the nodes `inside` as operands, instead of computing them; adds what recomputes these.
         """
         given, arrays = [], ReadArrays(self._value)
         arrays.whole = self._inside
@@ -372,9 +380,9 @@ class Again:
         return ValueRef(element=len(reader.start) + self._new.added.index(start.name))
 
     def _is_made_of_nothing(self, start: Instruction) -> bool:
-        """Whether a fusion of constants alone makes a large initial array, as of a mask's least
-        value, where the loop may make it instead. On a GPU one more kernel in each iteration would
-        take more time than it is worth.
+        """Whether a large initial array is made by a fusion of constants alone, as of a mask's
+        least value, and the loop may make it instead: only on a CPU. On a GPU one more kernel in
+        each iteration would take more time than it is worth.
         """
         here = platform(self._body.target)
         large = start.opcode == "fusion" and start.shape.is_array and start.shape.bytes >= _LARGE
@@ -385,12 +393,8 @@ class Again:
 
 class ReadArrays:
     """Chooses the operands of a copied fusion, as many different arrays as its original reads.
-
-    Args:
-      value: value number -> where the value is found.
-
-    Attributes:
-      whole: value number -> the array that the fusion slices the value from itself; else `value`.
+    `value`: value number -> where the value is found. `whole`: value number -> the array that the
+    fusion slices the value from itself; `value` unless it is set.
     """
 
     def __init__(self, value: Callable[[int], ValueRef]) -> None:
@@ -403,8 +407,8 @@ class ReadArrays:
         self._used[given] = source
 
     def given(self, source: Hashable, number: int) -> ValueRef:
-        """Chooses what the copy reads instead of the array `source`: the array of the value
-        `number`, or a copy of that if it replaces another array already.
+        """Chooses what the copy reads instead of the array `source`, and records it: the array of
+        the value `number`, or a copy of that if it replaces another array already.
         """
         given = self.whole(number)
         if self._is_free(_array(given), source):
@@ -420,7 +424,7 @@ class ReadArrays:
 
 
 def _axis(update: Node) -> int:
-    """The dimension along which a dynamic-update-slice writes a slice; 0 if it fills the array."""
+    """The first dimension along which a dynamic-update-slice writes a part; 0 if it writes all."""
     return next(iter(restored.moving(update)), 0)
 
 
@@ -437,7 +441,7 @@ def uncast(node: Node) -> Node:
 
 
 def _fetched(residual: ScanResidual) -> ValueRef:
-    """The slice of a residual in host memory that the backward loop copies to the device."""
+    """The device's copy of a slice that is in host memory; PlanMismatchError if there is none."""
     users = (user for read in residual.reads for user in read.owner.users)
     done = next((user for user in users if user.opcode == "async-done"), None)
     if done is None:

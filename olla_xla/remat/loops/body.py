@@ -121,14 +121,14 @@ class LoopBody:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """The fusion, collective or slice that an async-start runs; for others `owner` itself."""
+        """Returns the fusion, collective or slice that an async-start runs; of others, `owner`."""
         run = self.fusions.get(owner) or self.exchanges.get(owner)
         if run is None and owner.opcode == "async-start":
             run = owner.called[0].root
         return run or owner
 
     def root_of(self, owner: Instruction) -> Node | None:
-        """The node of the result of what an instruction runs (`runs`); None if that is a tuple."""
+        """Returns the result's node of what an instruction runs (`runs`); None if it is a tuple."""
         i = self.runs(owner)
         return None if i.shape.is_tuple else self.at[i, ()]
 
@@ -198,8 +198,8 @@ class LoopBody:
         return i.opcode in STARTS and i in self.exchanges
 
     def _converted(self, part: Node, whole: Shape, owner: Instruction) -> Node:
-        """Returns the node of a slice, `part`, as a dynamic-update-slice writes it to an array of
-        shape `whole`: XLA:TPU converts it to the array's type.
+        """Returns the node of a slice, `part`, as a dynamic-update-slice writes it into `whole`:
+        itself, or a new node where XLA:TPU converts it to the type of `whole`.
         """
         if part.shape.element_type == whole.element_type:
             return part
@@ -229,7 +229,7 @@ class LoopBody:
     # Their numbers.
 
     def attributes(self, i: Instruction) -> bytes:
-        """An instruction's `attributes`, serialized; cached."""
+        """Returns an instruction's `attributes`, serialized; cached."""
         if i not in self._attributes:
             self._attributes[i] = i.attributes
         return self._attributes[i]
@@ -241,12 +241,12 @@ class LoopBody:
         return self._outer[node]
 
     def between(self, number: int, move: Instruction) -> int:
-        """The value number of what `move`, outside of the loop, makes of the value `number`."""
+        """Returns the value number of what `move`, outside of the loop, makes of value `number`."""
         return self._key("between", number, move)
 
     def moved(self, node: Node) -> bool:
-        """Whether a node only moves or widens elements of its operands, or computes an integer.
-        What it computes of one element is the same in any code, as a slice's index.
+        """Whether a node, and what makes it within its instruction, only moves or widens elements
+        or computes single integers, so that it is the same in any code. True for parameters, too.
         """
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
@@ -259,8 +259,8 @@ class LoopBody:
         return self._moved[node]
 
     def copied(self, node: Node) -> bool:
-        """Whether a node only moves or widens elements of its operands (`moved`), or converts such
-        a node to another floating-point type.
+        """Whether a node only moves or widens elements (`moved`), or converts such a node of the
+        same instruction to another floating-point type.
         """
         node = node.behind
         if converts(node) and node.operands[0].owner is node.owner:
@@ -268,11 +268,8 @@ class LoopBody:
         return self.moved(node)
 
     def affine(self, node: Node, *, whole: bool = False) -> Affine | None:
-        """A scalar integer as a multiple of an element of the state plus a constant, or None.
-
-        Args:
-          node: the integer. whole: whether that must hold for whole numbers, and not just modulo
-            2**bits of its type.
+        """A scalar integer as a multiple of an element of the state plus a constant, or a constant
+        alone; else None. With `whole`, that must hold for whole numbers, not just modulo 2**bits.
         """
         if (node, whole) not in self._lines:
             counter = next((k for k, values in self.known.items() if values.ndim), None)
@@ -280,7 +277,7 @@ class LoopBody:
         return self._lines[node, whole]
 
     def index(self, node: Node) -> Index:
-        """A scalar integer's value in each iteration (`Index`); None if nothing is known."""
+        """Returns a scalar integer's value in each iteration (`Index`); None if it is not known."""
         if node not in self._indices:
             self._indices[node] = self._index(node)
         return self._indices[node]
@@ -296,7 +293,9 @@ class LoopBody:
         return result(node.i, node.shape, [self.index(o) for o in node.operands])
 
     def _in_terms(self, affine: Affine) -> Affine | None:
-        """Rewrites a multiple of a state element with the other loop's state (`terms`); or None."""
+        """Writes a multiple of a state element by the other loop's state; None if that has no such
+        element. It stays as it is if it is a constant, or there is no other loop.
+        """
         terms = self._terms
         if terms is None or affine.element is None:
             return affine
@@ -342,7 +341,7 @@ class LoopBody:
         return self._generators[fusion]
 
     def _inside(self, node: Node) -> int:
-        """The value number of a node inside its fusion, where its code has not rounded it yet."""
+        """Returns a node's value number inside its fusion, whose code has not rounded it yet."""
         node = node.behind
         if node not in self._inner:
             affine, kind = self.affine(node), node.shape.element_type
@@ -374,7 +373,7 @@ class LoopBody:
         return self._inner[node]
 
     def _read(self, node: Node, operand: Node) -> int:
-        """The value number of `operand` as `node` reads it: inside its fusion, or as its result."""
+        """Returns the value number of `operand` as `node` reads it: in its fusion, or a result."""
         return self._inside(operand) if operand.owner is node.owner else self.number(operand)
 
     def _parameter(self, index: ShapeIndex) -> int:
@@ -386,7 +385,9 @@ class LoopBody:
         return self._key("element", (other,))
 
     def _exchanged(self, node: Node) -> int:
-        """The value number of a collective's result: equal for equal collectives and operands."""
+        """Returns the value number of a collective's result: equal for equal collectives and
+        operands. The state of a transfer that is under way has a number of its own.
+        """
         given, i = self.made_of(node), node.i
         if i.opcode in STARTS and node.index != (1,):
             return self._key("once", i, node.index)  # the transfer's state
@@ -398,15 +399,15 @@ class LoopBody:
         return self._key("exchanged", asked(i), said, read)
 
     def made_of(self, node: Node) -> tuple[Node, ...]:
-        """The operands that make a node; only its own for a collective that merely moves data."""
+        """Returns the operands that make a node: of a collective that only moves data, its own."""
         given, i = node.operands, node.i
         if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
             return (given[node.index[0] if node.index else 0],)
         return given
 
     def handed_on(self, node: Node) -> int:
-        """A number that nodes share if copies and collectives that only move data make them of the
-        same elements, in whatever layout.
+        """Returns a number that nodes share if copies and collectives that only move data make them
+        of the same elements, in whatever layout.
         """
         while node.i.opcode == "copy":
             (node,) = node.operands

@@ -24,8 +24,8 @@ _FEWEST_ITERATIONS = 6  # with fewer, N / k + k is no less than N
 
 
 def can_be_kept(pair: ScanPair) -> bool:
-    """Whether a pair of loops can keep its state at every k-th iteration and rerun the others. Its
-    backward loop must go back one iteration at a time.
+    """Whether a pair of loops can keep its state at every k-th iteration and rerun the others: the
+    reader goes back (`goes_back`), iterations are not few, and the counter's type is signed.
     """
     kind = pair.writer.start[pair.writer.counter].shape.element_type
     is_enough = pair.writer.iterations >= _FEWEST_ITERATIONS
@@ -52,7 +52,7 @@ class Thin:
 
 
 def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
-    """The distance in iterations between checkpoints that keeps the fewest bytes."""
+    """The distance in iterations between checkpoints, at least 2, that keeps the fewest bytes."""
     iterations, state = pair.writer.iterations, pair.writer.start
     few = sum(state[k.element].shape.bytes for k in checkpoints.kept)
     since = sum(state[k.element].shape.bytes for k in checkpoints.kept if k.held)
@@ -66,8 +66,9 @@ def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
 
 
 def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
-    """Returns value numbers of scan residuals of which only slices for the iterations since the
-    last kept state (checkpoint) are needed, as `rerun` can compute these again.
+    """Returns value numbers of scan residuals, not moved or divided, of which only slices for the
+    iterations since the last kept state (checkpoint) are needed, as `rerun` can compute these
+    again.
     """
     wholes = {piece.whole for piece in table.pieces.values()}
     return {
@@ -99,7 +100,9 @@ class Rerun(Again):
         self._depends: dict[int, bool] = {}
 
     def held(self, recipe: Recipe) -> ValueRef:
-        """References the state element that a recipe is for, as it was when the iteration began."""
+        """References the state element that a recipe is for, as it was when the iteration began;
+        records it for `checkpoints`.
+        """
         (element,) = recipe.node.index
         if element not in self._held:
             self._begin(element)
@@ -107,7 +110,9 @@ class Rerun(Again):
         return ValueRef(made=self._held[element])
 
     def can_make(self, number: int) -> bool:
-        """Whether a rerun iteration computes the value with this number."""
+        """Whether an iteration that runs again can compute value `number` and store it. It must
+        depend on the state with which the iteration begins.
+        """
         given = number in self._table.given
         return given and self._is_made(number) and self._begins(number)
 
@@ -132,17 +137,15 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """References value `number` of an iteration that is run again, for the backward loop."""
+        """References value `number` of an iteration that runs again; records it, as `held` does."""
         if number not in self._residuals:
             i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")
         return ValueRef(made=self._residuals[number])
 
     def checkpoints(self) -> Checkpoints | None:
-        """The checkpoints that the references given by `held` and `residual` need; None if none.
-
-        Raises:
-          PlanMismatchError: an iteration cannot be run again.
+        """Returns the checkpoints that references of `held` and `residual` need; None if no state
+        is needed. Raises PlanMismatchError if an iteration cannot be run again.
         """
         residuals = tuple(
             Residual(i.name, index, self._value(number), held)
@@ -174,7 +177,7 @@ class Rerun(Again):
         return ValueRef(made=self._begin(element))
 
     def _begin(self, element: int) -> str:
-        """The name for an element's value at the start of an iteration that runs again."""
+        """Names an element's value as a rerun iteration begins; records that it is needed."""
         if element not in self._begun:
             self._begun[element] = self._new.name(f"{self._named(element)}.begun")
         return self._begun[element]

@@ -40,10 +40,8 @@ _ALL, _NEVER = 1 << 50, 1 << 60
 
 @dataclasses.dataclass(frozen=True)
 class Gone:
-    """Which scan residuals a pair of loops drops, and which it adds.
-
-    Attributes:
-      dropped: elements of the forward loop's state. kept: value numbers that get a new one instead.
+    """Which scan residuals a pair of loops drops (`dropped`: elements of the forward loop's state),
+    and which it gets instead (`kept`: value numbers).
     """
 
     dropped: frozenset[int] = frozenset()
@@ -88,7 +86,7 @@ class Choice:
             waiting += recipe.needs if recipe is not None else ()
 
     def gone(self, price: float, thin: Thin | None = None, *, new: bool = True) -> Gone:
-        """The scan residuals to drop and to add at a price of memory, by a minimum cut.
+        """Returns the scan residuals to drop and to add at a price of memory, by a minimum cut.
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
@@ -97,7 +95,7 @@ class Choice:
           new: whether intermediate values may get scan residuals of their own; ignored with `thin`.
 
         Returns:
-          Elements of the forward loop's state to drop, and value numbers to keep instead.
+          Elements of the forward loop's state to drop (see `without`), and value numbers to keep.
         """
         source, sink = 0, 1
         nodes: dict[object, int] = {}
@@ -148,10 +146,8 @@ class Choice:
         return Gone(self.without(made), frozenset(wanted - made))
 
     def recipe(self, number: int, thin: Thin | None = None) -> Recipe | None:
-        """Returns how to recompute value `number`; None if impossible or if that saves no bytes.
-
-        Args:
-          number: of `needed`. thin: how the forward loop is checkpointed, or None (see `gone`).
+        """Returns how to recompute value `number`, one of `needed`; None if impossible or if that
+        saves no bytes. `thin`: how the forward loop is checkpointed, or None (see `gone`).
         """
         recipe = self.needed[number]
         if (
@@ -164,14 +160,16 @@ class Choice:
         return recipe
 
     def can_be_kept(self, number: int) -> bool:
-        """Whether a value number of `needed` that is in no scan residual can get a new one."""
+        """Whether a value of `needed` can get a new scan residual: not if one holds it already, if
+        only as a part, nor if it is an element of the forward loop's state.
+        """
         if number in self.table.scan_residuals or number in self.table.pieces:
             return False
         recipe = self.needed[number]
         return number in self.table.given and (recipe is None or not recipe.stacked)
 
     def kept_anew(self, number: int) -> tuple[int, float]:
-        """Cost of storing a value in a new scan residual: (bytes, seconds of a step)."""
+        """Returns the cost of a new scan residual, written and read: (bytes, seconds of a step)."""
         i, index = self.table.given[number]
         iterations, size = self.table.pair.writer.iterations, i.shape.at(index).bytes
         return iterations * size, iterations * 2 * self.prices.moving_seconds(2 * size)
@@ -181,9 +179,9 @@ class Choice:
         return price * size + seconds
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
-        """Seconds that keeping a scan residual costs: its bytes at `price` seconds each, and the
-        time to write and read it. With `thin`, a checkpointed loop, only some of its slices are
-        kept, or it costs so much that it is dropped.
+        """Predicts the seconds that keeping a scan residual costs: its bytes at `price` seconds
+        each, and the time to write and read it. With `thin`, a checkpointed loop, only some of its
+        slices are kept, or it costs so much that it is dropped.
         """
         residual, count = self.table.scan_residuals[number][0], self.table.pair.writer.iterations
         seconds = count * self.prices.saved_seconds(residual)
@@ -195,9 +193,9 @@ class Choice:
         return price * residual.bytes * thin.every / count + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """Value numbers that recomputing `number` reads and that are recomputed, or stored, for it.
-        Not among them are those of scan residuals, and parts of these (except of `number` itself):
-        whether to keep these is chosen separately.
+        """Returns the value numbers that recomputing `number` reads and that are recomputed, or
+        stored, for it. Not among them are those of scan residuals, and parts of these (except of
+        `number` itself): whether to keep these is chosen separately.
         """
         recipe = self.needed[number]
         pieces = self.table.pieces
@@ -210,8 +208,8 @@ class Choice:
         ]
 
     def taken_with(self, number: int) -> list[int]:
-        """Value numbers whose slices of scan residuals recomputing `number` reads, each by an
-        operator of its own; none where the operator that is run again slices for itself.
+        """Returns the value numbers whose slices of scan residuals recomputing `number` reads, each
+        by an operator of its own; none where the operator that is run again slices for itself.
         """
         recipe = self.needed[number]
         if recipe is None or recipe.inside is not None or recipe.between or recipe.narrowed:
@@ -219,12 +217,14 @@ class Choice:
         return [n for n in recipe.needs if n in self.needed and n in self.table.scan_residuals]
 
     def taken_seconds(self, number: int) -> float:
-        """Seconds of a step to slice a scan residual by an operator of its own."""
+        """Predicts the seconds of a step to slice a scan residual by an operator of its own."""
         iterations = self.table.pair.writer.iterations
         return iterations * self.prices.put_seconds(self.table.scan_residuals[number][0])
 
     def without(self, again: Collection[int]) -> frozenset[int]:
-        """Scan residuals, by element of the forward state, to drop if values `again` are rerun."""
+        """Returns the scan residuals, by element of the forward loop's state, that are not needed
+        if values `again` are rerun: duplicates and those that nothing reads, too.
+        """
         gone = {s.written for s in self.table.unread}
         for number, scan_residuals in self.table.scan_residuals.items():
             is_there = number not in self.needed
@@ -233,7 +233,9 @@ class Choice:
         return frozenset(gone)
 
     def is_possible(self, gone: Gone) -> bool:
-        """Whether `gone` drops no scan residual for which a value that is recomputed must wait."""
+        """Whether `gone` keeps all scan residuals that must be there, by `RecipeTable.late`, for
+        the values of which others are recomputed.
+        """
         table, seen = self.table, set[int]()
         waiting = [n for n in table.scan_residuals if not table.is_kept(n, gone.dropped)]
         while waiting:
@@ -295,7 +297,7 @@ class RecipePrices:
         self._iterations = table.pair.writer.iterations
 
     def seconds(self, recipe: Recipe) -> float:
-        """Predicted seconds in each iteration of the backward loop to make a value by a recipe."""
+        """Predicts the seconds to make a value by a recipe in an iteration of the backward loop."""
         if recipe.stacked:
             return self.moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
         if recipe.restored is not None:
@@ -339,11 +341,11 @@ class RecipePrices:
         return seconds
 
     def moving_seconds(self, moved: int) -> float:
-        """Predicted time of an operator that only moves so many bytes."""
+        """Predicts the time of an operator that only moves so many bytes."""
         return self._cost.device.seconds(Work(bytes=moved, kernels=1))
 
     def saved_seconds(self, residual: ScanResidual) -> float:
-        """Predicted seconds in each iteration of both loops that dropping a scan residual saves."""
+        """Predicts the seconds that dropping a residual saves, in an iteration of both loops."""
         owner = residual.update.owner
         # An owner of several results may run for the others (`written_together`).
         alone = len(self._table.results(owner)) == 1
@@ -396,13 +398,13 @@ class RecipePrices:
         return seconds - min(self._cost.device.start_seconds, seconds)
 
     def put_seconds(self, residual: ScanResidual) -> float:
-        """Predicted seconds to write one slice of a scan residual, as an operator by itself."""
+        """Predicts the seconds to write one slice of a scan residual, as an operator by itself."""
         return self.moving_seconds(2 * residual.whole.bytes // self._iterations)
 
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
-        """Bytes of the new scan residual that a recipe stores for its value, of so many `slices`
-        (None: one for each iteration); 0 if it stores none. Of a restored array: those of the parts
-        that iterations overwrite, and of the array itself.
+        """Returns the bytes of the new scan residual that a recipe stores for its value, of so many
+        `slices` (None: one for each iteration); 0 if it stores none. Of a restored array: those of
+        the parts that iterations overwrite, and of the array itself.
         """
         if recipe.restored is not None:
             whole, part, *_ = recipe.node.operands

@@ -36,8 +36,8 @@ class CountedLoop:
 def counted_loop(
     i: Instruction, site: Instruction, target: str, *, together: bool
 ) -> CountedLoop | None:
-    """Describes a while; None if its trip count is unknown or its form is unusual. `site`: the
-    while, or a call of it alone. `together`: whether a CPU compiles it as one function.
+    """Describes a while; None if its trip count is unknown or too large, or its form is unusual.
+    `site`: the while, or a call of it alone. `together`: whether a CPU compiles it as one function.
     """
     body, condition = i.called
     (start,) = site.operands
@@ -70,7 +70,9 @@ def counted_loop(
 
 
 def instructions_run(module: Module) -> int:
-    """How many instructions one run of a module executes, in fusions and in all iterations."""
+    """Counts the instructions that one run of a module executes, in fusions, in all branches and in
+    all iterations; in one if their number is unknown.
+    """
     counts: dict[Computation, int] = {}
     for computation in module.computations:  # callees come first
         counts[computation] = sum(

@@ -44,18 +44,16 @@ def is_known_type(shape: Shape) -> bool:
 
 
 def typed(values: Any, element_type: int) -> NDArray[Any]:
-    """Whole numbers as a NumPy array of an XLA element type, wrapped around."""
+    """Whole numbers as a NumPy array of an XLA element type, wrapped around; as pred, if not 0."""
     _, bits, signed = INTEGERS[element_type]
     name = "bool" if element_type == _PRED else f"{'int' if signed else 'uint'}{bits}"
     return np.asarray(values).astype(name)
 
 
 def affine(index: Index, counter: ShapeIndex | None, *, whole: bool = False) -> Affine | None:
-    """Writes the values of a loop index as factor * counter + offset; None if they are not so.
-
-    Args:
-      index: to be written so. counter: whose iterations its values belong to.
-      whole: whether it must be that as whole numbers, without wrapping around.
+    """Writes a loop index as factor * `counter` (the element that counts) + offset, or as a
+    constant; None if its values are not so. With `whole`, that must hold for whole numbers, without
+    wrapping around. An `Affine` is returned as it is, with `whole` only if it is an element alone.
     """
     if not isinstance(index, np.ndarray):
         is_element = index is not None and (index.factor, index.offset) == (1, 0)
@@ -75,7 +73,7 @@ def affine(index: Index, counter: ShapeIndex | None, *, whole: bool = False) -> 
 
 
 def result(i: Instruction, shape: Shape, given: list[Index]) -> Index:
-    """Computes an operation on integers, whose values in all iterations are `given`; or None."""
+    """Computes the `Index` of an operation's result from those of its operands; None: not known."""
     kind = shape.element_type
     if i.opcode == "constant":
         assert i.proto is not None

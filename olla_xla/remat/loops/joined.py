@@ -26,10 +26,11 @@ _OTHER: _Home = ("other", 0)
 
 
 def joins(module: Module, target: str, records: Sequence[JoinRecord] | None = None) -> list[Join]:
-    """Finds the pairs of arrays of loops that can be one array, in the module's order.
+    """Finds the pairs of arrays of loops that can be one array, in the order of `records`.
 
     Args:
-      module: a scheduled one. target: such as "cpu". records: pairs that are wanted; None: all.
+      module: a scheduled one. target: such as "cpu".
+      records: pairs that are wanted; None: all, in the module's order.
 
     Raises:
       HloError: one of the records is not of this module.
@@ -104,12 +105,9 @@ def _join(
     target: str,
     first: dict[Instruction, list[Instruction]],
 ) -> Join | None:
-    """Joins two elements of a loop's state to one array; None if an iteration may read what another
-    one wrote.
-
-    Args:
-      loop: theirs. read, written: the elements. target: such as "cpu". first: what writes a slice
-        -> instructions that must read before it, for the pairs so far; added to.
+    """Joins two elements of a loop's state to one array; None if they cannot be one, as where an
+    iteration may read what another one wrote. `first`: what writes a slice -> instructions that
+    must read before it, for the pairs so far; added to.
     """
     body, shape = loop.body, loop.start[written].shape
     if loop.start[read].shape.key != shape.key or _is_read_elsewhere(loop, read):
@@ -170,8 +168,8 @@ def _may_split(put: Instruction, place: Affine, target: str) -> bool:
 
 
 def _begins(module: Module, start: Instruction) -> _Home:
-    """Where an initial array lies: in an argument or an element of the loop around it, by number,
-    or elsewhere (_OTHER); None if it is a value of its own, which nothing else needs.
+    """Where an initial array lies: in a donated argument or an element of the loop around it, by
+    number, or elsewhere (_OTHER); None if it is a value of its own, which nothing else needs.
     """
     start = start.behind("bitcast")
     if start.opcode == "parameter":

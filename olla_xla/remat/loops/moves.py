@@ -109,7 +109,7 @@ _MOVES = "copies of arrays in front of loops"
 
 
 def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
-    """Predicted seconds of a run without `sink`, one move of an array; inf if impossible."""
+    """Predicted seconds of a run without `sink`, a move; inf, and noted, if that is impossible."""
     try:
         without = Edit(module).rewrite(sink_moves, (sink.move.name,), target).module()
     except HloError as error:
@@ -128,7 +128,8 @@ def _cheaper(
     allowance: float = 0.0,
 ) -> Module | None:
     """Changes a module by `change(proto, edits, target)`; None if that does not save memory, takes
-    over `allowance` seconds longer, or is refused, which is noted as a module without `what`.
+    over `allowance` seconds longer, or is refused. Both outcomes go to `refusals`, a refusal
+    as that of a module without `what`.
     """
     try:
         after = Edit(module).rewrite(change, edits, target).module()

@@ -31,7 +31,7 @@ class Node:
 
     @property
     def behind(self) -> Node:
-        """The node that a chain of bitcasts and copies without a change of layout starts from."""
+        """The node before a chain of bitcasts, and of copies in the same layout and memory."""
         node = self
         while node.i.opcode in ("bitcast", "copy") and _keeps_bytes(node):
             node = node.operands[0]
@@ -66,7 +66,7 @@ def whole_slice(node: Node) -> tuple[int, int] | None:
 
 
 def widens(node: Node) -> bool:
-    """Whether a node converts its operand to a wider floating-point type, which can be undone."""
+    """Whether a node converts to a wider floating-point type, reversibly, and keeps the layout."""
     if node.i.opcode != "convert":
         return False
     new, old = node.shape, node.operands[0].shape
@@ -82,7 +82,7 @@ def is_exact(node: Node) -> bool:
 
 
 def is_each(i: Instruction) -> bool:
-    """Whether a fusion computes its results element by element."""
+    """Whether an instruction is a fusion that only computes elementwise and moves elements."""
     return i.opcode == "fusion" and all(
         k.opcode in EACH or k.opcode in MOVES for k in i.called[0].instructions
     )

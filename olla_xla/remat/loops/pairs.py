@@ -47,10 +47,8 @@ class ScanPair:
 
 
 def pairs(module: Module, target: str) -> list[ScanPair]:
-    """The pairs of loops with scan residuals in a module, in the order of the readers.
-
-    Args:
-      module: scheduled. target: "cpu", "cuda" or "tpu".
+    """The pairs of loops with scan residuals in a scheduled module whose fusions may be copied, in
+    the order of the readers. `target`: "cpu", "cuda" or "tpu".
     """
     loops: dict[Instruction, CountedLoop | None] = {}
     sites = loop_sites(module)
@@ -86,7 +84,9 @@ def pairs(module: Module, target: str) -> list[ScanPair]:
 
 
 def loop_sites(module: Module) -> dict[Instruction, Instruction]:
-    """Site of a loop (the while, or a call of nothing but the while) -> the while, in order."""
+    """Maps the sites of loops to their whiles, in order. The site is the while, or the only call of
+    a computation that has nothing else; no other while that runs on a parameter has one.
+    """
     computations = module.control_computations
     calls = collections.Counter(
         i.called[0] for c in computations for i in c.instructions if i.opcode == "call"
@@ -115,7 +115,7 @@ def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list
 
 
 def _pair(writer: CountedLoop, reader: CountedLoop) -> ScanPair | None:
-    """Two loops as a ScanPair; None if the later one reads no scan residuals of the earlier one."""
+    """Two loops as a ScanPair; None if they do not count alike or no scan residual is read."""
     if writer.iterations != reader.iterations or writer.counter or reader.counter:
         return None
     if writer.start[0].shape.element_type != reader.start[0].shape.element_type:

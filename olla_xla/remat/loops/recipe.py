@@ -32,9 +32,7 @@ from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
 def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[LoopEdit]:
     """The edits of a module that recompute the scan residuals in a plan's records, one for each.
-
-    Raises:
-      PlanMismatchError: the module has no such loops or scan residuals.
+    Raises PlanMismatchError if it has no such loops, or no such residuals that can be recomputed.
     """
     records = tuple(records)
     if not records:
@@ -86,7 +84,7 @@ class _EditBuilder(Again):
 
     @staticmethod
     def _new_residuals(pair: ScanPair, table: RecipeTable, record: LoopRecord) -> frozenset[int]:
-        """Value numbers that get a new scan residual by `record`; PlanMismatchError if unknown."""
+        """Finds values that `record` gives a new residual; PlanMismatchError if one is unknown."""
         numbers = {(i.name, index): number for number, (i, index) in table.given.items()}
         if unknown := [name for name, index in record.kept if (name, index) not in numbers]:
             raise PlanMismatchError(f"loop {pair.writer.i.name} has no value {unknown[0]} to store")
@@ -125,9 +123,9 @@ class _EditBuilder(Again):
         return super()._stacked(recipe) if self._rerun is None else self._rerun.held(recipe)
 
     def _counter(self) -> str:
-        """The name of the backward loop's counter: of a copy of it, if the body has one. The
-        element itself may be overwritten by the next iteration's before all new instructions have
-        read it.
+        """Returns the name of the backward loop's counter: of a copy of it, if the body has one.
+        The element itself may be overwritten by the next iteration's before all new instructions
+        have read it.
         """
         reader = self._pair.reader
         body, opcodes = reader.body, ("copy", "get-tuple-element")
@@ -141,7 +139,9 @@ class _EditBuilder(Again):
         return min(counters, key=lambda i: opcodes.index(i.opcode)).name
 
     def _taken(self) -> list[OperandReplacement]:
-        """Replacements of the operands, or whole instructions, that read dropped scan residuals."""
+        """Makes the replacements of operands, or whole instructions, that read dropped scan
+        residuals; adds the instructions that make what is read instead.
+        """
         reads = [(s, o) for s in self._dropped for o in dict.fromkeys(r.owner for r in s.reads)]
         inner = self._pair.reader.body
         replaced: dict[Instruction, ValueRef] = {}
@@ -173,15 +173,15 @@ class _EditBuilder(Again):
         return result
 
     def _where(self, residual: ScanResidual, owner: Instruction) -> list[int]:
-        """Which operands of an instruction of the backward loop's body are a scan residual."""
+        """Finds the numbers of operands of `owner`, in the backward loop, that are `residual`."""
         inner = self._pair.reader.body
         element = inner.leaves(inner.computation.parameters[0])[(residual.read,)]
         leaves = [inner.at.get((o, ())) for o in owner.operands]
         return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
 
     def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> ReadArrays:
-        """Records which arrays an instruction of the backward loop still reads after the change.
-        `replaced`: instructions of which the result is read from elsewhere -> where.
+        """Makes a ReadArrays with the arrays that an instruction of the backward loop still reads
+        after the change. `replaced`: instructions of which the result is read elsewhere -> where.
         """
         inner, arrays = self._pair.reader.body, ReadArrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}

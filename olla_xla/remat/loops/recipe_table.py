@@ -89,12 +89,12 @@ class RecipeTable:
         return any(s.written not in gone for s in self.scan_residuals.get(number, ()))
 
     def _made_by_reader(self, gone: Collection[int] | None) -> dict[int, Instruction]:
-        """Value number of the forward body -> an instruction of the backward body with that value.
-        It is made of loop invariants, of the iteration, and of slices of scan residuals. What is
-        made of a scan residual's value has a higher number, and is not needed to make that value
-        again. What waits for a scan residual that it is not made of, as behind a barrier, would
-        come too late and is left out; where one collective gathers both, only if that residual is
-        dropped (`gone`).
+        """Maps value numbers of the forward body to an instruction of the backward body with that
+        value. It is made of loop invariants, of the iteration, and of slices of scan residuals.
+        What is made of a scan residual's value has a higher number, and is not needed to make that
+        value again. What waits for a scan residual that it is not made of, as behind a barrier,
+        would come too late and is left out; where one collective gathers both, only if that
+        residual is dropped (`gone`). Sets `late`, and notes collectives.
         """
         pair = self.pair
         writer, reader = pair.writer, pair.reader
@@ -139,7 +139,9 @@ class RecipeTable:
         return {n: i for n, i in made.items() if n not in late}
 
     def _divide(self, number: int, residual: ScanResidual) -> None:
-        """Adds to `pieces` the operands of the concatenation that a scan residual holds."""
+        """Adds to `pieces` operands of a concatenation that a scan residual holds, none that are
+        kept elsewhere or made by moves, or whose layout differs.
+        """
         made = residual.value
         if residual.moves or made.i.opcode != "concatenate" or number not in self.scan_residuals:
             return
@@ -171,8 +173,8 @@ class RecipeTable:
         return True
 
     def _narrow(self, number: int, residual: ScanResidual) -> None:
-        """Adds a recipe for a value that a scan residual holds in a wider type: to convert it back.
-        Not if the value can be had otherwise than by a new scan residual or a collective.
+        """Adds a recipe for a value that a scan residual holds in a wider type: to convert it back;
+        the wider one then has none. Not if it can be had without a new residual or a collective.
         """
         value = residual.value
         if residual.moves or not widens(value) or number not in self.scan_residuals:
@@ -188,12 +190,8 @@ class RecipeTable:
         self._recipes[number] = None  # or each would be made of the other
 
     def slices(self, number: int, owner: Instruction | None = None) -> int:
-        """Slices of the array that replaces a scan residual: 1 if what uses it still rounds alike,
-        else `SLOTS`.
-
-        Args:
-          number: of the value.
-          owner: an instruction of the forward loop's body whose copy writes it into that array.
+        """Slices of the array that replaces a scan residual with value `number`: 1 on a CPU where
+        what uses it rounds alike, else `SLOTS`. A copy of the forward loop's `owner` writes it.
         """
         here, body = platform(self.body.target), self.pair.reader.body
         if not (here.keeps_code and here.emits_any_fusion):
@@ -209,8 +207,8 @@ class RecipeTable:
         return 1 if all(self._settled[i] for i in users) else SLOTS
 
     def number(self, residual: ScanResidual) -> int:
-        """The value number of what the backward loop reads from a scan residual. Adds a recipe for
-        each move of all its slices between the loops.
+        """Returns the value number of what the backward loop reads from a scan residual. Adds a
+        recipe for each move of all its slices between the loops.
         """
         number = self.body.number(residual.value)
         self._written.setdefault(number, residual)
@@ -220,7 +218,7 @@ class RecipeTable:
         return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:
-        """Yields (value number, node) of every result of an instruction of the forward body."""
+        """Yields (value number, node) of what the forward body's instructions give, last first."""
         for i in reversed(self.body.computation.instructions):
             if i.opcode not in ("tuple", "parameter", "async-start"):
                 for node in self.body.leaves(i).values():
@@ -244,7 +242,7 @@ class RecipeTable:
         return own or self.element(number) is not None
 
     def is_iteration(self, number: int) -> bool:
-        """Whether the value with this number is the forward loop's iteration counter."""
+        """Whether this value is the forward loop's iteration counter, in the type of that."""
         node = self._values.get(number)
         writer = self.pair.writer
         if node is None or self.body.affine(node) != Affine((writer.counter,), 1, 0):
@@ -252,14 +250,14 @@ class RecipeTable:
         return node.shape.element_type == writer.start[writer.counter].shape.element_type
 
     def element(self, number: int) -> int | None:
-        """The loop-invariant element of the forward loop's state that has this value; or None."""
+        """Returns the forward loop's state element, if invariant, that has this value; or None."""
         node = self._values.get(number)
         if node is None or node.i.opcode != "parameter":
             return None
         return node.index[0] if node.index[0] in self.pair.writer.fixed else None
 
     def recipe(self, number: int) -> Recipe | None:
-        """The recipe (how to recompute it) of the value `number`; None if it cannot be made."""
+        """Returns how to recompute value `number` (its recipe); None if that is not possible."""
         if number not in self._recipes:
             self._recipes[number] = self._find(number)
         return self._recipes[number]
@@ -305,8 +303,8 @@ class RecipeTable:
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
     def _apart(self, number: int) -> tuple[int, ...] | None:
-        """Numbers of the values that value `number` is recomputed from, () if the backward loop has
-        it; None if it is in the forward loop's state or cannot be recomputed.
+        """Returns the numbers of the values that value `number` is recomputed from, () if the
+        backward loop has it; None if it is in the forward loop's state or cannot be recomputed.
         """
         if self.is_there(number):
             return ()
@@ -330,7 +328,7 @@ class RecipeTable:
         return Recipe(node, owner, None, needs, updated=tuple(updated), part=part)
 
     def results(self, owner: Instruction) -> list[Node]:
-        """The nodes for all arrays that an instruction of the forward loop's body computes."""
+        """Returns the nodes of all arrays that an instruction of the forward body computes."""
         fusion = self.body.runs(owner)
         return list(self.body.leaves(fusion).values())
 
@@ -374,12 +372,12 @@ class RecipeTable:
         return Recipe(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
     def _needs(self, owner: Instruction, but: Collection[int] = ()) -> tuple[int, ...]:
-        """Value numbers of an instruction's operands, except those operand numbers in `but`."""
+        """Returns the value numbers of an instruction's operands, except numbers `but` of these."""
         given = (self.body.leaves(o) for k, o in enumerate(owner.operands) if k not in but)
         return tuple(self.body.number(n.behind) for leaves in given for n in leaves.values())
 
     def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
-        """A recipe for `node`: to copy a fusion that writes it into a scan residual; or None."""
+        """Makes a recipe for `node`: to copy a fusion that writes it into a residual; or None."""
         k = self._put_into(owner, result)
         if k is None or result.operands[1].behind is not node:
             return None  # fewer readers of what is inside could change its code
@@ -387,9 +385,9 @@ class RecipeTable:
 
     def _putting(self, node: Node, owner: Instruction) -> Recipe | None:
         """Makes a recipe for `node`: to copy a fusion that writes some results into scan residuals,
-        or None. The fusion is not elementwise, or has several results: in another form its code
-        might compute other bits. One of several results is copied only where fusions stay as they
-        are (`exact`).
+        or None, as on a CPU. It is not elementwise, or has several results: in another form its
+        code might compute other bits. One of several results is copied only where fusions stay as
+        they are (`exact`).
         """
         results = self.results(owner)
         if platform(self.body.target).keeps_arrays:
@@ -404,8 +402,8 @@ class RecipeTable:
         return Recipe(node, owner, None, self._needs(owner, updated), updated=tuple(updated))
 
     def _updates(self, owner: Instruction, results: Sequence[Node]) -> list[int] | None:
-        """Numbers of the operands into which a fusion writes slices; None if one is not known, or a
-        slice is not written at the index at which the loop writes scan residuals.
+        """Returns the numbers of the operands into which a fusion writes slices; None if one is not
+        known, or a slice is not written at the index at which the loop writes scan residuals.
         """
         updated = []
         for result in results:
@@ -442,7 +440,7 @@ class RecipeTable:
         return written is update and at == self.pair.written
 
     def _is_held(self, k: Node) -> bool:
-        """Whether a node inside a fusion, made by moves alone, has its value in a scan residual."""
+        """Whether a node in a fusion, made by moves alone, is in a residual or a part of one."""
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
         number = self.body.number(k.behind)

@@ -196,12 +196,14 @@ class ResidualChoices:
         return len(self._priced) + len(self._thin)
 
     def choice(self, k: int) -> ResidualChoice:
-        """Writes choice number `k` of what to recompute into the module; predicts its cost."""
+        """Returns choice number `k`, written into a new module, with its predicted cost. Raises
+        HloError or PlanMismatchError if it cannot be written.
+        """
         count = len(self._priced)
         return self._written(self._priced[k] if k < count else self._thin[k - count])
 
     def gone(self, k: int) -> int:
-        """Bytes of the scan residuals that choice number `k` drops, or keeps only parts of."""
+        """Returns the device's bytes of residuals that choice `k` drops, or keeps only parts of."""
         count = len(self._priced)
         records = self._priced[k] if k < count else self._thin[k - count]
         return sum(residual.bytes for residual in self._dropped(records))
@@ -218,11 +220,12 @@ class ResidualChoices:
             yield from (r for r in pair.scan_residuals if r.written in dropped)
 
     def within(self, allowance: float) -> ResidualChoice | None:
-        """The choice with the fewest bytes of scan residuals that adds at most `allowance` seconds.
+        """Finds the choice of fewest bytes of scan residuals that adds at most `allowance` seconds.
 
         The integer program adds up times of operators. It is solved again with an allowance
         corrected by how much the changed module's time differs. A choice that takes too long is not
         found again: the next allowance is below its estimated time. None where nothing was found.
+        Raises HloError or PlanMismatchError if a choice cannot be written, as does `meeting`.
         """
         best, fewest = None, 0
         asked, low, high = allowance, -math.inf, math.inf
@@ -254,7 +257,7 @@ class ResidualChoices:
         return best
 
     def meeting(self, budget: int) -> ResidualChoice | None:
-        """The choice that adds the least time of those whose total is at most `budget` bytes.
+        """Finds the choice that adds least time of those whose total is at most `budget` bytes.
 
         The integer program adds up the bytes of scan residuals. It is solved again with a limit
         corrected by how far the changed module's total is from the budget. None if none was found.
@@ -333,7 +336,9 @@ class ResidualChoices:
         )
 
     def _seconds(self, module: Module) -> tuple[float, float]:
-        """Predicted seconds of a run: (one operator after the other, on a GPU's streams)."""
+        """Predicts the seconds of a run: (one operator after the other, on a GPU's streams). Both
+        are the second with `beside`, and the first where nothing runs beside.
+        """
         serial = self._cost.step_seconds(module)
         if not platform(self.target).runs_beside:
             return serial, serial
@@ -412,10 +417,7 @@ def _alike(
 
 def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
     """Makes the record of a pair of checkpointed loops (only states of every k-th iteration are
-    kept); None if they cannot be checkpointed.
-
-    Args:
-      view: the module. choice: of the pair. price: seconds that a byte is worth.
+    kept); None if they cannot be checkpointed. `view`: the module. `price`: seconds for a byte.
     """
     pair = choice.table.pair
     if not can_be_kept(pair):

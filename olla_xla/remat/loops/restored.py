@@ -81,7 +81,7 @@ def restoring(
 
     Args:
       body: of the forward loop. element, update, is_after: as of `overwritten`.
-      made_of: value number -> numbers that it is made of; None for one that is in the state.
+      made_of: value number -> numbers that it is made of; None if in the state or not made.
     """
     indices = [body.number(update.operands[2 + k].behind) for k in moving(update)]
     needs = tuple(n for n in indices if _is_apart(n, made_of))

@@ -54,7 +54,7 @@ def residual_of(
 
     Args:
       writer, reader: the loops. w: an element of the writer's state.
-      readers: elements of the reader's state whose initial value is its final one.
+      readers: elements of the reader's state that begin as `w` ends, moved or not.
 
     Raises:
       NotAResidual: the element could not be recomputed.
@@ -104,10 +104,9 @@ def _followed(
     shape: Shape, axis: int, moves: Sequence[Instruction], end: Shape
 ) -> tuple[tuple[tuple[int, ...], ...], int] | None:
     """Follows the dimension that counts slices through moves between the loops: (of each move, that
-    of its operand, its result and its inner instructions; that of `end`); None if it is mixed.
-
-    Args:
-      shape, axis: as slices are written. moves: from there to `end`, with bitcasts between them.
+    of its operand, its result and its inner instructions; that of `end`); None if it is mixed, or a
+    CPU divides a move among threads. `shape`, `axis`: as slices are written. `moves`: from there to
+    `end`, with bitcasts between them.
     """
     axes = []
     for i in moves:
@@ -147,7 +146,9 @@ def _is_divided(i: Instruction) -> bool:
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
-    """Follows copies and transposes before a loop back: (the array before them, these in order)."""
+    """Follows copies, transposes and bitcasts before a loop back: (the array before them, the
+    copies and transposes in order).
+    """
     moves: list[Instruction] = []
     while start.opcode == "bitcast" or _moves(start):
         if start.opcode != "bitcast":
@@ -177,7 +178,7 @@ def _moves_within_slices(i: Instruction, iterations: int) -> bool:
 
 
 def _only_between(writer: CountedLoop, reader: CountedLoop, w: int, r: int) -> None:
-    """Raises NotAResidual unless only the two loops' bodies read or write an element."""
+    """Raises NotAResidual if anything but both bodies, and moves between, uses an element."""
     outside = [u for u in writer.site.users if u.tuple_index == w]
     last, begin = reader.start[r], reader.site.operands[0]
     while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
@@ -195,10 +196,8 @@ def _only_between(writer: CountedLoop, reader: CountedLoop, w: int, r: int) -> N
 
 
 def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
-    """What each iteration writes into element `w`: (the update, the index, its dimension).
-
-    Raises:
-      NotAResidual: no iteration writes just its own slice.
+    """What each iteration writes into element `w`: (the update, the index, its dimension). Raises
+    NotAResidual unless each writes just its own slice, which nothing else in the loop reads.
     """
     body = writer.body
     element = body.leaves(body.computation.parameters[0])[(w,)]
@@ -225,14 +224,14 @@ def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
 def _read(
     reader: CountedLoop, r: int, axis: int, written: Shape
 ) -> tuple[tuple[Node, ...], Affine | None]:
-    """The dynamic-slices that read a scan residual, and which slice (affine) each iteration reads.
+    """The dynamic-slices that read a scan residual, and which slice each iteration reads (or None).
 
     Args:
       reader: the loop. r: number of the element. axis: along which slices are written.
       written: the shape of the scan residual there.
 
     Raises:
-      NotAResidual: other slices are read.
+      NotAResidual: other slices are read, or in another way.
     """
     body = reader.body
     element = body.leaves(body.computation.parameters[0])[(r,)]
@@ -282,7 +281,7 @@ def only_hands_on(node: Node, result: Node | None) -> bool:
 
 
 def readers_of(body: LoopBody, node: Node) -> list[Node]:
-    """The nodes that read a node, through bitcasts."""
+    """The nodes that read a node, through bitcasts and copies that change no layout."""
     readers, waiting = [], [node]
     while waiting:
         for user in body.used.get(waiting.pop(), ()):

@@ -37,7 +37,7 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
 
 def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
     """The last choice without checkpointed loops, which keeps few bytes of scan residuals; None if
-    there is none or it adds more than `allowance` seconds.
+    there is none, it cannot be written, or it adds more than `allowance` seconds.
     """
     choice = _if_possible(choices.choice, choices.thin - 1) if choices.thin else None
     return choice if choice is not None and choice.path_seconds <= allowance else None

@@ -164,7 +164,9 @@ class _Branching:
         return best[1]
 
     def case(self, case: _Case, u: int, v: int) -> _Case | None:
-        """A new subproblem: `case` with operator u before v, and both cuts; None if u needs v."""
+        """Makes a subproblem: `case` with u before v, and the minimum cuts of both; None if u needs
+        v.
+        """
         alone = np.zeros(self.graph.n, np.bool_)
         alone[v] = True
         if closure(alone, case.graph, forward=True)[u]:

@@ -90,10 +90,8 @@ def improve(
 def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> None:
     """Raises `cuts.bound`, the peak's lower bound, as far as cuts of single operators can. A cut
     gives no more than the bytes live at its operator in any order. So cuts are made only at
-    operators with more bytes live in this order than the bound, the largest first.
-
-    Args:
-      cuts: of the graph. order: int64 [n], legal. spend: called before every new cut.
+    operators with more bytes live in `order`, a legal one, than the bound, the largest first.
+    `spend` is called before each.
     """
     live = timeline(cuts.graph, order)
     steps = np.argsort(-live, kind="stable")[: max(_PROOF // max(len(order), 1), 1)]
@@ -115,10 +113,8 @@ def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
 
     In any order one operator of a set runs before all the others. So the peak is at least the
     minimum, over v in the set, of the least bytes at v with the others after v; likewise for the
-    last one. The operator with the minimum is removed from the set, and so on.
-
-    Args:
-      cuts: of the graph. spend: called before every new cut.
+    last one. The operator with the minimum is removed from the set, and so on. `spend` is called
+    before every new cut.
     """
     g = cuts.graph
     need = needs(g)

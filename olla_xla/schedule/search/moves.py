@@ -57,7 +57,9 @@ def _keep(order: NDArray[np.int64], best: NDArray[np.int64]) -> None:
 
 @inner
 def _find_hot(s: State, level: int, above: bool) -> None:
-    """Lists in `s.hot` the steps with more live bytes than `level`, or as many if not `above`."""
+    """Lists in `s.hot`, and counts in `s.counters`, the steps with more live bytes than `level`;
+    with as many, too, if not `above`.
+    """
     hot = 0
     for t in range(len(s.order)):
         if s.live[t] > level or (s.live[t] == level and not above):
@@ -80,9 +82,10 @@ def late_acceptance_search(
     """Local search by late acceptance: makes random moves of an order, keeps those not much worse.
 
     An order's cost is the sum over its steps of the squared excess of live bytes over `target`. `s`
-    is changed in place; steps below `first` stay. `best` receives the order with the least peak
-    met; if `cap` is not 0, no step rises above it, and `best` is the order with the least cost. The
-    length of `history`, scratch, is how many moves back costs are compared.
+    is changed in place; steps below `first` stay. `best` receives the order of least peak among
+    those of least cost so far; if `cap` is not 0, no step rises above it, and `best` is the order
+    with the least cost. The length of `history`, scratch, is how many moves back costs are
+    compared. It ends after `steps` moves, or where no step is above the target.
 
     Returns:
       (peak of `best` in bytes, moves done).
@@ -128,7 +131,7 @@ def late_acceptance_search(
 
 @functools.partial(loop, long=True)
 def perturb(g: GraphArrays, s: State, first: int, cap: int) -> int:
-    """Makes a few random moves of the order, in place, near steps with many live bytes. A move is
+    """Makes a few random moves of the order, in place, mostly near steps of many live bytes. One is
     left out if it raises a step above `cap` bytes; steps below `first` stay. Returns how many were
     made.
     """
@@ -294,8 +297,8 @@ def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
 def _die_sooner(
     g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
-    """Writes to `s.trial` an order in which the readers of tensor `a` move forward to `step`, one
-    with many live bytes, or, with _FARTHER, before it; returns (first, last step changed).
+    """Writes to `s.trial` an order in which readers of tensor `a` that run after `step`, one with
+    many live bytes, run from it on, or, with _FARTHER, before; returns (first, last step changed).
     """
     lo, hi = step, s.last[a]
     if kind == _FARTHER:
@@ -332,7 +335,8 @@ def _appear_later(
 @inner
 def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
     """Writes to `s.trial` an order in which the operator of step `here` runs earlier, with
-    _PULL_FREELY as early as is legal; returns (first, last step changed) or (0, -1).
+    _PULL_FREELY as early as is legal alone, else with what it needs; returns (first, last step
+    changed) or (0, -1).
     """
     v = s.order[here]
     s.marked[v] = s.counters[0]
@@ -352,7 +356,8 @@ def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tup
 @inner
 def _push_one(g: GraphArrays, s: State, kind: int, here: int) -> tuple[Any, Any]:
     """Writes to `s.trial` an order in which the operator of step `here` runs later, with
-    _PUSH_FREELY as late as is legal; returns (first, last step changed) or (0, -1).
+    _PUSH_FREELY as late as is legal alone, else with what needs it; returns (first, last step
+    changed) or (0, -1).
     """
     n = len(s.order)
     v = s.order[here]

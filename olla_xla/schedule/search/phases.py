@@ -197,7 +197,7 @@ def flattened(
     first: int = 0,
     spend: Callable[[int], None] = lambda moves: None,
 ) -> Iterator[NDArray[np.int64]]:
-    """Yields ever flatter orders, without end; none if fewer than two operators can move.
+    """Yields orders found in searches for flat ones, without end; none if fewer than two can move.
 
     An order is flat if few steps come near its peak. Where arguments are dead before another tensor
     replaces them, rounds alternate: in every second one, their buffers count as occupied at every
@@ -248,7 +248,9 @@ class _Run:
         self.level = least + int(level * (self.peak - least))
 
     def round(self, moves: int, first: int, spend: Callable[[int], None]) -> NDArray[np.int64]:
-        """Tries `moves` moves of steps from `first` on; returns the order of least excess yet."""
+        """Tries `moves` moves of steps from `first` on, in chunks; returns the order of least
+        excess in the last chunk, as an array that the next round overwrites.
+        """
         history = np.zeros(_HISTORY)
         for begun in range(0, moves, _CHUNK):
             chunk = min(_CHUNK, moves - begun)
@@ -333,7 +335,9 @@ def _patience(run: Run, gap: float, fruitless: int) -> int:
 
 
 def _polish(run: Run, graphs: Sequence[GraphArrays], now: Scored, patience: int, seed: int) -> None:
-    """Perturbs `now` and keeps orders of lower objective, until `patience` bring no progress."""
+    """Perturbs `now` until `patience` evaluations in a row bring no progress. Goes on from orders
+    that are no worse than one some evaluations before; `run` records those of lower objective.
+    """
     objective = run.options.objective
     assert objective is not None
     states = [new_state(g, now.groups, seed + 1 + k) for k, g in enumerate(graphs)]

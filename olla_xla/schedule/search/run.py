@@ -229,7 +229,7 @@ class Run:
         return self.best_exact[0] <= self.expected() * (1 + self.options.tolerance)
 
     def expected(self) -> int:
-        """The least objective expected, in bytes: the least lifetime peak met plus `excess`."""
+        """Returns the least objective expected, in bytes: the least lifetime peak plus `excess`."""
         assert self.least is not None
         return self.least.peak + self.options.excess
 
@@ -246,7 +246,9 @@ class Run:
         self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:
-        """Records an order, int64 [groups]; returns its lifetime peak: `peak`, or else computed."""
+        """Records an order, int64 [groups], if its lifetime peak is the least so far, and keeps the
+        one before as near it. Returns the order's peak: `peak`, or else computed.
+        """
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
             if self.least is not None:
@@ -263,7 +265,7 @@ class Run:
         order: NDArray[np.int64] | None = None,
         value: int | None = None,
     ) -> Scored:
-        """Evaluates an order, and records it if its objective is the least so far.
+        """Evaluates an order, and records it if it is the best so far; may set an earlier deadline.
 
         Args:
           groups: int64 [groups], the order. order: int64 [n], the same order of all operators;
@@ -297,7 +299,7 @@ class Run:
         )
 
     def result(self, reason: StopReason) -> SearchResult:
-        """The SearchResult of all that was recorded; `reason`: why the search ended."""
+        """Makes the SearchResult of all that was recorded; `reason`: why the search ended."""
         assert self.best_order is not None and self.least is not None
         at = self.cuts.at
         return SearchResult(
@@ -314,7 +316,7 @@ class Run:
         )
 
     def _near_least(self) -> list[NDArray[np.int64]]:
-        """Orders recorded whose peak is little above the least; the lowest first."""
+        """Returns a few orders recorded whose peak is little above the least, the lowest first."""
         assert self.least is not None
         limit = self.least.peak * self.settings.near
         least = self.least.groups

@@ -15,10 +15,8 @@ from olla_xla.memory.jit import inner, loop
 def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> GraphArrays:
     """A copy of the graph in which buffers that hold arguments count as occupied in every step. XLA
     keeps such a buffer allocated, and seldom places a temporary in it while its argument is dead.
-    So an order with a low peak here mostly gets a low total from XLA's buffer assignment.
-
-    Args:
-      replaced: pin only the buffers of arguments that another tensor replaces.
+    So an order with a low peak here mostly gets a low total from XLA's buffer assignment. With
+    `replaced`, only the buffers of arguments that another tensor replaces are pinned.
     """
     stands = np.isin(g.buffer, g.buffer[g.live_in])
     if replaced:
@@ -106,7 +104,7 @@ def evaluate(g: GraphArrays, s: State) -> int:
 
 @inner
 def try_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Writes to `s` the live bytes of its trial order `s.trial` from step `lo` to `hi`."""
+    """Writes to `s` live bytes and ends of tensors under its `s.trial` from step `lo` to `hi`."""
     s.counters[0] += 1
     stamp = s.counters[0]
     touched = 0
