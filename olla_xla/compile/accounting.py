@@ -231,10 +231,8 @@ def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
 
 def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
     """Returns the serialized BufferAssignmentProto of an executable, or b"" where XLA gives none.
-
-    Args:
-      compiled: the executable; for a GPU, `read_gpu_executable` gives its assignment too.
-      target: its platform, "cpu", "cuda" or "tpu". If a TPU's cannot be read, a warning is logged.
+    `target`: its platform, "cpu", "cuda" or "tpu". If a TPU's cannot be read, a warning is logged.
+    For a GPU, `read_gpu_executable` gives the assignment too.
     """
     if platform(target) is TPU:
         if compiled not in _TPU:

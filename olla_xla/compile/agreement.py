@@ -42,10 +42,7 @@ _TRIES = 3
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """The common decision of all processes on a question, such as whether to run a plan.
-
-    Attributes:
-      digest: what all processes voted for, if the decision is "yes"; "" if it is "no".
-      reason: why the decision is "no", or "".
+    `digest`: what all voted for, if it is "yes"; "" if it is "no". `reason`: why it is "no", or "".
     """
 
     digest: str
@@ -203,12 +200,10 @@ class Agreement:
         return data
 
     def settle(self, digest: str, reason: str = "") -> Decision:
-        """Votes for `digest`, or decides "no" if there is a `reason`; returns the common decision.
-        It waits for the other processes. Raises AgreementError if the runtime does not answer.
-
-        Args:
-          digest: of the plan and executable that this process would use, compared with the others'.
-          reason: why this process would use none, or "".
+        """Votes for `digest`, or decides "no" if there is a `reason`; returns the common decision,
+        for which it waits. A decision that is there already is returned without a vote.
+        `digest`: of the plan and executable that this process would use, compared with the others';
+        `reason`: why it would use none, or "". AgreementError if the runtime does not answer.
         """
         if decision := self.settled():
             return decision
@@ -220,7 +215,9 @@ class Agreement:
     # How it comes about.
 
     def _counted(self, digest: str) -> Decision:
-        """Waits, as the leader, for all votes; decides "yes" if all are `digest`, else "no"."""
+        """Waits, as the leader, for a decision or all votes; decides "yes" if all are `digest`, and
+        "no" once one is not, or a process is lost. Returns the decision.
+        """
         watches = {p: _Watch(self, p) for p in self._members if p != self._me}
         while not (decision := self.settled()):
             votes = self._store.under(self._key("votes"))
@@ -262,8 +259,8 @@ class Agreement:
         return f"{_ROOT}/at/{member}/{self._topic}"
 
     def elsewhere(self, member: int) -> str:
-        """Says why process `member` will not vote: it compiles another program of this name; or "".
-        In that case it also decides "no" on the question of the other program.
+        """Says why process `member` will not vote: it compiles another program of this name, on
+        which nothing is decided; it then decides "no" on that one. Returns "" if it does not.
         """
         for topic, data in self._store.under(f"{_ROOT}/at/{member}").items():
             about = json.loads(data)
@@ -310,7 +307,9 @@ class _Watch:
         self._looked = -math.inf
 
     def lost(self, beat: bytes | None) -> str:
-        """Says why this process (latest heartbeat: `beat`) is not waited for any longer; or ""."""
+        """Notes the process's latest heartbeat; says why it is not waited for any longer: it was
+        silent or took too long, or compiles another program (`Agreement.elsewhere`); or "".
+        """
         now, patience = time.monotonic(), self._agreement.patience
         if beat != self._beat:
             self._beat, self._heard = beat, now

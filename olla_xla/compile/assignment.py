@@ -48,7 +48,7 @@ class AssignmentReport:
         rematerialization computes it elsewhere.
       unread: tensors of fusions from which these passes removed unread results.
       thunks: number of a GPU executable's thunks, each compared with the module byte by byte; 0 on
-        a CPU, or where the executable cannot be read.
+        other platforms, or where the executable cannot be read.
     """
 
     tensors: int
@@ -79,16 +79,11 @@ def dump_options(directory: Path) -> dict[str, Any]:
 
 
 def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> AssignmentReport:
-    """Compares XLA's buffer assignment of an executable with the plan it was compiled with.
-
-    Args:
-      compiled: a `jax.stages.Compiled` or `PlannedCompiled`. plan: the plan it runs.
-      dump: directory given to `dump_options` when it was compiled; needed on a GPU whose
-        executables cannot be read.
-
-    Raises:
-      CheckError: they differ; see `check_assignment`. On a GPU also: the thunks do not do what the
-        module says; see `check.executable.check_executable`.
+    """Compares XLA's buffer assignment of `compiled`, a `jax.stages.Compiled` or `PlannedCompiled`,
+    with the plan it was compiled with. Raises CheckError if they differ (`check_assignment`), if
+    XLA's is not to be had, or if a GPU's thunks do not do what the module says
+    (`check.executable.check_executable`). `dump`: directory given to `dump_options` when it was
+    compiled; needed on a GPU whose executables cannot be read.
     """
     executable = _gpu_executable(compiled, plan.target)
     module, assignment = _read(compiled, plan.target, executable, dump)
@@ -166,12 +161,10 @@ def _identity(module: Module) -> tuple[str, list[tuple[str, ...]]]:
 
 def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) -> AssignmentReport:
     """Checks XLA's buffer assignment of an executable against the plan it was compiled with.
-    `module`: the executable's serialized HloModuleProto.
-
-    Raises:
-      CheckError: naming what differs: the executable runs another order; a tensor is missing, has
-        another size or leaves its allocation; two live tensors overlap; the recomputed lifetime
-        peak is not the plan's; the total is not the plan's.
+    `module`: the executable's serialized HloModuleProto. Raises CheckError, which names what
+    differs: the executable runs another order; a tensor is missing, has another size or leaves its
+    allocation; two live tensors overlap; the plan has a total, and it is another; or the plan has a
+    peak, XLA changed no instruction, and the peak is another.
     """
     planned = PlannedModule(scheduled_module(module), plan.target)
     added, dropped = compare_orders(plan, planned.module)
@@ -205,10 +198,10 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
 
 
 def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collection[str]) -> set[str]:
-    """Names of the plan's instructions that are absent from the executable, or renamed in it.
-    XLA:GPU makes a start and its done one instruction where nothing is between them, and renames
-    others after its scheduler. XLA's rematerialization, which runs later where a module does not
-    fit the device, puts clones in place of instructions (`AGAIN`).
+    """Names the plan's instructions whose tensors need not be in the executable: those of
+    computations that it lacks, and of `dropped` all where XLA renames instructions, else those that
+    it has as clones. XLA:GPU makes a start and its done one instruction where nothing is between
+    them, and renames others. XLA's rematerialization puts clones in place of some (`AGAIN`).
     `added`, `dropped`: names of instructions in the executable alone, in the plan alone.
     """
     here = {c.name for c in module.control_computations}
@@ -218,7 +211,7 @@ def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collectio
 
 
 def _trimmed(plan: Plan, planned: PlannedModule) -> set[str]:
-    """Names of the fusions that have fewer results in the executable than in the plan.
+    """Returns the names of fusions that have fewer results in the executable than in the plan.
     On a GPU XLA removes unread results from fusions after scheduling. The remaining results are
     renumbered, so no result of such a fusion can be compared by its name.
     """
@@ -229,14 +222,14 @@ def _trimmed(plan: Plan, planned: PlannedModule) -> set[str]:
 
 
 def _owner(tensor: str) -> str:
-    """The name of the instruction that defines a tensor, such as fusion.1 for fusion.1{0}."""
+    """Returns the name of the instruction that makes a tensor, such as fusion.1 for fusion.1{0}."""
     return tensor.partition("{")[0]
 
 
 def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> list[str]:
-    """Checks that XLA assigned every tensor of the plan, in its size; returns their names.
-    Tensors of the instructions `left_out` are not looked for. Raises CheckError. `places`: tensor's
-    name -> XLA's allocation and the tensor's place in it.
+    """Checks that XLA assigned the plan's tensors, in their sizes and inside their allocations;
+    returns their names. Left out are tensors of 0 bytes and of the instructions `left_out`. Raises
+    CheckError. `places`: tensor's name -> XLA's allocation and the tensor's place in it.
     """
     names = []
     for name, (_, size) in plan.offsets.items():
@@ -259,13 +252,9 @@ def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> l
 def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
     """Checks that no two live tensors overlap in XLA's buffer assignment of a module.
     On a platform whose in-place rules for fusions are not known, the values that are read are
-    followed byte by byte instead. The peak of each computation is set in `planned.peaks`.
-
-    Returns:
-      The most bytes live at once in the entry computation, recomputed from its order.
-
-    Raises:
-      CheckError: two overlap, or one has no place or another size; the message names them.
+    followed byte by byte instead. Returns the most bytes live at once in the entry computation,
+    recomputed from its order; the peak of each computation is set in `planned.peaks`. Raises
+    CheckError if two overlap, or one has no place or another size; the message names them.
     """
     shares_as_known = platform(planned.target).knows_sharing
     if not shares_as_known:

@@ -56,7 +56,7 @@ class CheckpointPolicy:
         return dict(zip((*lists, "offload_src", "offload_dst"), given, strict=True))
 
     def maxtext(self) -> str:
-        """The policy as flags of MaxText: "remat_policy=custom NAME=device|offload|remat ..."."""
+        """Returns MaxText's flags of it: "remat_policy=custom NAME=device|offload|remat ..."."""
         places = {"device": self.names, "offload": self.offloaded, "remat": self.recomputed}
         flags = [f"{name}={place}" for place, names in places.items() for name in names]
         return " ".join(["remat_policy=custom", *flags])

@@ -39,6 +39,7 @@ class Applied(NamedTuple):
     """An executable compiled with a plan, and whether the checks allow to use it.
 
     Attributes:
+      compiled: has XLA's own order if the checker rejected the planned module before the compile.
       reason: why it is to be rejected, or "". objects: whether the checker of modules rejected it.
       results: digest of what the plan computes (`Plan.results`); "" where not known.
       digest: of the accepted executable; "" if rejected. is_known: whether it was accepted before.
@@ -68,9 +69,11 @@ class Compiles(StageCompiles):
     """For any other plan: the digest of the results of the module that XLA scheduled."""
 
     def apply(self, plan: Plan, key: str = "", accepted: Sequence[str] = ()) -> Applied:
-        """Compiles the stage with the plan applied inside XLA's compile; checks the executable.
+        """Compiles the stage with the plan applied inside XLA's compile; checks the executable
+        unless its digest is in `accepted`, those accepted before. If our checker rejects the
+        planned module, XLA keeps its own order, and `reason` in the result is set.
         Raises PlanMismatchError if the module that XLA scheduled is not the plan's. `key`: under
-        which the plan is stored, or "". `accepted`: digests of its executables accepted before.
+        which the plan is stored, or "".
         """
         objects = ""
 
@@ -107,8 +110,9 @@ class Compiles(StageCompiles):
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
         """Applies a plan to a serialized scheduled module, and has the referee check the result.
         The referee, our checker of modules, runs before XLA goes on: XLA may abort on a bad one.
-        Returns (planned module, serialized; why it is not to be used, or ""). Raises
-        PlanMismatchError if the module is not the plan's.
+        Returns (planned module, serialized; why it is not to be used, or ""). If it is to be used,
+        keeps both modules, and starts a thread that computes what the executable must equal.
+        Raises PlanMismatchError if the module is not the plan's.
         """
         began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
@@ -135,8 +139,9 @@ class Compiles(StageCompiles):
     def judged(
         self, compiled: jax.stages.Compiled, plan: Plan, final: Final | None = None
     ) -> Applied:
-        """Checks a plan's executable: its order, what it computes (by the referee, our checker of
-        modules), and on a GPU its time and loads; `reason` in the result says what fails.
+        """Checks a plan's executable: its order unless it is the accepted module unchanged, what it
+        computes (by the referee, our checker of modules), which arrays of kernels share memory, and
+        on a GPU its time and loads; `reason` in the result says what fails.
         If XLA's rematerialization changed it needlessly, the plan is compiled again without that.
         `final`: the executable's module, if already read.
         """
@@ -186,11 +191,15 @@ class Compiles(StageCompiles):
         return Applied(compiled, "", False, results, digest, is_quiet=quiet)
 
     def ran_again(self, compiled: jax.stages.Compiled, plan: Plan) -> str:
-        """Says in words what XLA's own rematerialization added to a plan's executable; or ""."""
+        """Says in words what XLA's rematerialization added to an executable, or ""; `plan` names
+        the instructions that were there before.
+        """
         return rematerialization.added_work(final_module(compiled), plan, self.cost(plan))
 
     def cost(self, plan: Plan) -> CostModel:
-        """Returns the cost model, which predicts seconds, of the devices the stage is for."""
+        """Returns the cost model, which predicts seconds, of the devices that the stage is for;
+        `plan` names their platform.
+        """
         return CostModel(device(plan.target, device_kind(self._lowered)), plan.target)
 
     def _own_ran(self) -> Ran:
@@ -201,7 +210,7 @@ class Compiles(StageCompiles):
     def _expected(self, final: Final, plan: Plan) -> tuple[str, referee.Accepted | None]:
         """Returns (digest of the results that a plan's executable must have, accepted module).
         The latter is the planned module that the referee, our checker, accepted, if XLA runs it
-        unchanged; else None. `final`: the executable's module.
+        unchanged; the digest is then of its text. Else None. `final`: the executable's module.
         """
         if self._results is not None:
             return self._results.result(), None
@@ -233,7 +242,8 @@ class Compiles(StageCompiles):
 
     def _saved(self, case: objection.Case, plan: Plan, error: CheckError) -> str:
         """Saves a case, a plan's modules and executable that the checker rejected, with the
-        StableHLO, to a file. Returns a message with the checker's `error` and the file's path.
+        StableHLO, to a file. Returns a message with the checker's `error` and the file's path, or
+        why it could not be written.
         """
         case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
         try:
@@ -243,9 +253,10 @@ class Compiles(StageCompiles):
         return f"olla_xla's check failed: {error}; {where}"
 
     def _other_kernels(self, case: objection.Case, plan: Plan) -> str:
-        """Says which kernel's operands and results share other buffers than in XLA's order; or "".
-        The plan has these patterns of XLA's order by simulation; where they differ, XLA's own
-        executable is compiled and decides. The message names the file to which `case` is saved.
+        """Says which kernel (an instruction whose rounding may depend on which of its operands and
+        results share memory) has others that do so than in XLA's order; "" if none has, or where
+        rounding is not known to depend on that. The plan has these patterns by simulation; where
+        they differ, XLA's own executable decides. The message names the file with `case`.
         """
         doubtful = referee.differing(self._kernels, plan.kernels)
         if not doubtful:
@@ -296,8 +307,9 @@ def _says_results(plan: Plan, final: Final) -> bool:
 
 
 def _copied(found: Mapping[str, tuple[int, ...]], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Copies the memory patterns of kernels to the clones of them that a plan adds. `found`: kernel
-    -> for each of its arrays, operands first, the number of the first one in the same memory.
+    """Returns memory patterns of the clones of kernels that a plan adds: those of the kernels in
+    `found`. A pattern has for each array of a kernel, operands first, the number of the first one
+    in the same memory.
     """
     return {c: found[original] for c, original, *_ in plan.clones if original in found}
 
@@ -308,8 +320,9 @@ get back into XLA, before the other thread's work takes the GIL."""
 
 
 def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """Calls `find(*arguments)` in a thread once the caller has returned to XLA; returns a future.
-    Garbage collection is off until then. `began`: when the caller began, by the monotonic clock.
+    """Calls `find(*arguments)` in a thread, after a short wait in which the caller returns to XLA;
+    returns the future result. Garbage collection is off during the wait, which grows with the time
+    since `began`, when the caller began (monotonic clock).
     """
     head_start = max(_HEAD_START, _HEAD_START_PART * (time.monotonic() - began))
 

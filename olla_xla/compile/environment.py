@@ -37,7 +37,9 @@ def report_at_exit() -> bool:
 
 
 def log_is_json() -> bool:
-    """Whether OLLA_XLA_LOG=json: each plan's log line is JSON. InputError unless json or text."""
+    """Whether OLLA_XLA_LOG=json: each plan's log line is JSON. InputError if it is set to anything
+    else but text.
+    """
     text = os.environ.get("OLLA_XLA_LOG", "")
     if text not in ("", "text", "json"):
         raise InputError(f"OLLA_XLA_LOG={text!r} must be text or json")
@@ -45,7 +47,9 @@ def log_is_json() -> bool:
 
 
 def patience() -> float:
-    """Seconds that a process waits for another's heartbeat, from OLLA_XLA_PATIENCE; default 60."""
+    """Returns for how many seconds a process waits for another's heartbeat, from OLLA_XLA_PATIENCE;
+    60 by default. InputError if that is no positive number.
+    """
     text = os.environ.get("OLLA_XLA_PATIENCE", "")
     try:
         seconds = float(text or _PATIENCE)

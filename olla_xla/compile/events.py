@@ -30,13 +30,9 @@ _withheld: ContextVar[list[PlanEvent] | None] = ContextVar("withheld", default=N
 
 
 def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
-    """Registers a function that gets the PlanEvent of each signature planned from now on.
-
-    Args:
-      listener: called in the thread that planned; errors that it raises are logged only.
-
-    Returns:
-      A function that removes the listener.
+    """Registers a function that gets the PlanEvent of each signature that is planned from now on,
+    also where XLA's own order is kept. `listener` is called in the thread that planned; errors that
+    it raises are logged only. Returns a function that removes it.
 
     Examples:
       >>> stop = olla_xla.on_plan(lambda event: metrics.gauge("bytes", event.bytes))

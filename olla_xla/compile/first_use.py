@@ -77,8 +77,9 @@ def due(plan: Plan, device: Any) -> FirstUse | None:
 
 
 def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
-    """Says why a device has too little memory to run a plan and XLA's own order in sequence; or "".
-    The arguments are in memory twice, and the planned results while XLA's own are computed.
+    """Says that a device has too little memory to run a plan and XLA's own order in sequence, or
+    does not report its memory; "" if it has enough. The arguments are in memory twice, and the
+    planned results while XLA's own are computed.
     """
     limit, used = (device_bytes(device, f) for f in ("bytes_limit", "bytes_in_use"))
     if limit is None or used is None:

@@ -23,7 +23,7 @@ _CAUTIONS = {
 
 
 def caution(fn: Any) -> str:
-    """A warning text if `fn` was made by nnx.jit or equinox.filter_jit; "" for any other function.
+    """Returns a warning if `fn` was made by nnx.jit or equinox.filter_jit; "" for any other one.
     Both split objects into arrays and the rest at every call. If inlined into another jitted
     function, the first updates copies of the objects, and the second loses its donations. An object
     without `lower` is the function that such a library passes to `jax.jit`, and needs no caution.

@@ -33,7 +33,9 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
 
 
 def read_or_say(data: bytes) -> GpuExecutable | None:
-    """Parses a serialized GPU executable; None if b"", or with a warning if that fails."""
+    """Parses a serialized GPU executable; None if b"", or with a warning if that fails.
+    Also warns of thunks of unknown kinds. Each warning is given once.
+    """
     if not data:
         return None
     try:

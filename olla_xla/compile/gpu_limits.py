@@ -36,10 +36,8 @@ def reason_of_plan(plan: Plan) -> str:
 def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_it_is: bool) -> str:
     """Says by what a plan's executable is worse than XLA's own: time, or invalid loads; or "".
     Such loads are cached as read-only while a kernel that runs at the same time writes the memory.
-
-    Args:
-      plan: the plan. ran: what runs it. own: returns what runs XLA's own order.
-      cost: the cost model. as_it_is: whether the final module is the planned one, unchanged.
+    `ran`: what runs the plan; `own` returns what runs XLA's own order, and is called only if the
+    plan may be worse. `as_it_is`: whether the final module is the planned one, unchanged.
     """
     seconds = plan.path_seconds
     if not as_it_is and plan.xla_path_seconds:

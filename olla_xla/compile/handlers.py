@@ -19,7 +19,8 @@ class _Unwind(BaseException):
 def raises_of_handlers[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Wraps a function so that an exception from a signal handler always ends the call with it.
     Handlers run when their signals arrive, as ever. Where one raises, the function ends at once,
-    and the exception is raised whatever else was raised or caught on the way out.
+    and the exception is raised whatever else was raised or caught on the way out. In other threads,
+    where no handler runs, the function is called as it is.
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -89,8 +89,9 @@ class _Hook:
 
     def _callback(self, platform: str, module: bytes) -> bytes | None:
         """XLA's callback: passes a scheduled module to the request whose token it has, if any.
-        Returns the new module, or None for no change. It takes no lock: `_register` may hold ours
-        while it waits for XLA.
+        Returns the new module, or None for no change. If that request's `transform` fails (the
+        error is kept in it), or it is to end the compile, raises _Ended. It takes no lock:
+        `_register` may hold ours while it waits for XLA.
         """
         if not self._requests:
             return None

@@ -93,9 +93,9 @@ def device_kind(lowered: jax.stages.Lowered) -> str:
 
 
 def device_bytes(lowered: jax.stages.Lowered, part: float = 1.0) -> int | None:
-    """Returns the bytes a step may use on one device that `lowered` is for; None where not known.
-    A device that is present reports them; for a compile-only device they are `part` of the memory
-    that is known for its kind.
+    """Returns the bytes a step may use on one device that `lowered` is for; None where that is not
+    known, and for a CPU. A device that is present reports them; for a compile-only device they are
+    `part` of the memory that is known for its kind.
     """
     device = next(iter(devices_of(lowered)), None)
     if device is None or is_host(device.platform):
@@ -173,7 +173,7 @@ def distributed_client() -> Any:
 
 
 def forget_compiles(lowered: jax.stages.Lowered) -> None:
-    """Drops JAX's memo of the compiles of `lowered`; executables in use stay.
+    """Drops JAX's memo of the compiles of `lowered`, if JAX has it still; executables in use stay.
     There is no public way to drop it for one program. Otherwise an executable that is not chosen
     keeps memory for its code (50 MB for a ResNet-50 on CPU) as long as the program exists.
     """
@@ -186,8 +186,8 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
 
 def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
     """Makes calls of the jitted function behind `lowered` run `compiled`; False if it cannot.
-    The only public way is to compile again, which JAX's memo of compiles makes cheap unless it has
-    dropped the executable meanwhile.
+    It sets a private attribute of JAX, and compiles nothing. The only public way is to compile
+    again, which JAX's memo of compiles makes cheap unless it has dropped the executable meanwhile.
     """
     try:
         lowering: Any = lowered._lowering
@@ -203,14 +203,9 @@ def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) 
 def loaded_again(compiled: jax.stages.Compiled, executable: bytes) -> jax.stages.Compiled:
     """Loads a serialized executable; returns a compiled stage like `compiled` that runs it.
     JAX's `serialize_executable` is public, but refuses functions that close over arrays.
-
-    Args:
-      compiled: has the arguments, results and devices that the executable has.
-      executable: as `serialize` of a loaded executable gives it.
-
-    Raises:
-      OllaError: this JAX has no such stages, or the function calls Python on the host.
-      jax.errors.JaxRuntimeError: XLA cannot load it.
+    `compiled`: has the executable's arguments, results and devices. `executable`: as `serialize` of
+    a loaded executable gives it. Raises OllaError: this JAX has no such stages, or the function
+    calls Python on the host; jax.errors.JaxRuntimeError: XLA cannot load it.
     """
     try:
         inner: Any = compiled
@@ -272,7 +267,9 @@ def with_miss_handler(
 
 
 def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls the handler, then `call`, then what the handler returned."""
+    """Returns a function that calls the handler (while its object lives) with (args, kwargs), then
+    `call`, then what the handler returned, if anything; it returns the result of `call`.
+    """
 
     def called(*args: Any, **kwargs: Any) -> Any:
         method = handler()

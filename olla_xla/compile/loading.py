@@ -20,8 +20,8 @@ _logger = logging.getLogger("olla_xla")
 
 
 def begin(compile: bool = False) -> None:
-    """Starts to import the planner in a background thread, once a process.
-    `compile`: also compile its loops (by numba) that are not on disk from an earlier process.
+    """Starts to import the planner in a background thread, once a process for either `compile`:
+    whether also to compile its loops (by numba) that are not on disk from an earlier process.
     """
     _thread(compile)
 
@@ -50,7 +50,7 @@ def what() -> str:
 
 
 def finish() -> None:
-    """Imports the planner and compiles its loops, or waits for the thread that does."""
+    """Imports the planner and compiles its loops in a thread, and waits; errors are only logged."""
     _thread(compile=True).join()
 
 

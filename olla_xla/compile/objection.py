@@ -44,11 +44,8 @@ _NO_ZIP = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 class Seen(NamedTuple):
-    """What the checker accepted: a planned module, or the memory of an executable's kernels.
-
-    Attributes:
-      accepted: the planned module, if that was checked.
-      kernels: if an executable was checked: kernel -> which of its arrays share memory.
+    """What the checker accepted: `accepted`, the planned module, if that was checked; if an
+    executable was, `kernels`: kernel -> which of its arrays share memory.
     """
 
     accepted: Accepted | None = None
@@ -119,9 +116,7 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
     zip file that only its owner can read, by default in the user's cache; returns the file's path.
     Constants of more than 64 bytes are left out of modules and of the StableHLO text (a GPU's
     executable keeps them), unless OLLA_XLA_CONSTANTS=1 is set, or XLA's own module is not known.
-
-    Raises:
-      OSError: the file cannot be written. RuntimeError: the user has no home.
+    Raises OSError if the file cannot be written, RuntimeError if the user has no home.
     """
     digest = hashlib.sha256(case.final + case.planned).hexdigest()[:12]
     if case.scheduled and os.environ.get("OLLA_XLA_CONSTANTS", "") in ("", "0"):

@@ -29,7 +29,9 @@ _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 
 
 def order_difference(plan: Plan, final: bytes) -> str:
-    """Says how the order in an executable's serialized module differs from the plan's; or ""."""
+    """Says how the order in an executable's serialized module differs from the plan's; or "".
+    Where XLA renames instructions, it is not compared: only most of the plan's must be there.
+    """
     try:
         _compare(plan, _schedules(final))
     except CheckError as error:
@@ -39,14 +41,10 @@ def order_difference(plan: Plan, final: bytes) -> str:
 
 def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Finds the instructions that XLA added to a plan's schedule, and those that it dropped.
-
-    Returns:
-      (names added, without those that neither read nor write memory; names dropped), of
-        computations that both have.
-
-    Raises:
-      CheckError: most instructions of the plan are missing. Where XLA keeps names also: an
-        instruction is out of order, a clone is missing, or most of a computation is missing.
+    Returns (names added, without those that neither read nor write memory; names dropped), of
+    computations that both have. Raises CheckError: most instructions of the plan are missing, or
+    all computations. Where XLA keeps names also: an instruction is out of order, a clone is
+    missing, or most of a computation is missing.
     """
     return _compare(
         plan,

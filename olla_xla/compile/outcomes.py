@@ -92,10 +92,11 @@ def without_gain(plan: Plan) -> bool:
 def chosen(
     compiles: Compiles, plan: Plan, applied: Applied, captured: Captured | None = None
 ) -> Outcome:
-    """Returns the planned executable, or XLA's own if that one is rejected or takes no fewer bytes.
-    The total of XLA's own order is only predicted. If the plan's prediction was wrong, or XLA's
-    rematerialization may make that total smaller, XLA's own order is compiled too, and compared.
-    With `placement="own"` this package chooses the buffers' addresses in the planned executable.
+    """Returns the outcome with the planned executable; with XLA's own if that one is rejected or
+    gains nothing. The total of XLA's own order is only predicted. If the plan's prediction was
+    wrong, or XLA's rematerialization may make that total smaller, XLA's own order is compiled too,
+    and compared, unless the executable was accepted before. With `placement="own"` this package
+    chooses the buffers' addresses in the planned executable, where it can.
     """
     compiled, reason, objects = applied[:3]
     plan = dataclasses.replace(plan, without_rematerialization=applied.is_quiet)
@@ -157,7 +158,9 @@ def _doubt(
 def rejected(
     own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
 ) -> Outcome:
-    """Returns the outcome with XLA's own executable `own` in a plan's place; logs the reason."""
+    """Returns the outcome with XLA's own executable `own` and its order in a plan's place. Logs the
+    reason as a warning, unless it is that nothing is gained.
+    """
     if reason != NO_GAIN:
         _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
     kept = unplanned(plan, captured, assigned_bytes(own))

@@ -39,12 +39,9 @@ LOSS = 0.005
 
 def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compiled, Plan]:
     """Moves the buffers of a CPU executable to addresses that this package chooses.
-    Returns (the new executable, the plan); the same executable where that is not possible.
-
-    Args:
-      compiled: runs the plan, at XLA's addresses.
-      plan: its copy in the result says what was done: `placement`, `placement_note`,
-        `recovered_bytes`.
+    Returns (the new executable, a copy of the plan that says what was done: `placement`,
+    `placement_note`, `recovered_bytes`, `proofs`); the same executable where that saves nothing or,
+    with a warning, is not possible. `compiled`: runs the plan, at XLA's addresses.
     """
     proofs, moved, saved, note = list(plan.proofs), None, 0, ""
     try:

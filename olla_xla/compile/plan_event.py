@@ -52,12 +52,9 @@ class PlanEvent:
 
     @classmethod
     def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> PlanEvent:
-        """Makes the event from the outcome of planning and compiling a function.
-
-        Args:
-          function: its name. outcome: of planning and compiling it.
-          seconds: that this process took for that. hint: what could be donated, or ""; added to
-            `help`.
+        """Makes the event from the outcome of planning and compiling a function with this name.
+        `seconds`: that this process took for that. `hint`: what could be donated, or ""; added to
+        `help`.
         """
         plan = outcome.plan
         more = "" if plan is None else what_would_help(plan)
@@ -81,7 +78,7 @@ class PlanEvent:
 
     @property
     def host(self) -> str:
-        """Says how much is in host memory, or why nothing is although allowed; else ""."""
+        """How much is in host memory, or why nothing is although allowed; else ""."""
         if self.host_bytes:
             return f"{self.host_bytes / 2**20:,.1f} MB in host memory"
         return f"nothing in host memory: {self.host_reason}" if self.host_reason else ""

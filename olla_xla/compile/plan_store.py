@@ -62,9 +62,10 @@ def plan_key(
     compiler_options: Mapping[str, Any] | None,
     options: PlanOptions,
 ) -> str:
-    """Returns the key under which a plan is stored: a digest of all arguments and versions.
-    `program` is the lowered module's bytecode; `environment` names devices. A key that fails to
-    tell two modules apart costs time only: a plan is refused for a module of another fingerprint.
+    """Returns the key under which a plan is stored: a digest, 32 hex digits, of the arguments,
+    versions, XLA_FLAGS and JAX's settings. `program`: the lowered module's bytecode; `environment`
+    names devices. If two modules get one key, only time is lost: a plan is not applied to another
+    module than its own.
     """
     config: Any = jax.config
     parts = (
@@ -92,11 +93,8 @@ def plan_digest(plan: Plan) -> str:
 
 
 class PlanStore:
-    """Plans by key, in memory and, given a directory, in files that outlive the process.
-
-    Args:
-      directory: where plan files are kept, or None for memory only. Made when first needed.
-      capacity: plans kept in memory; the least recently used are dropped first.
+    """Plans by key, in memory and, given a `directory`, which is made when first needed, in files
+    that outlive the process. Memory keeps the `capacity` plans that were used last.
     """
 
     def __init__(self, directory: Path | None = None, capacity: int = 128) -> None:
@@ -107,7 +105,9 @@ class PlanStore:
         self._plans: collections.OrderedDict[str, StoredPlan] = collections.OrderedDict()
 
     def load(self, key: str) -> Plan | None:
-        """Returns the plan stored under `key`, from memory or its file; None without one."""
+        """Returns the plan stored under `key`, from memory or a file, which is then also kept in
+        memory; None without one, or with a warning if the file is damaged.
+        """
         stored = self._load(key)
         return None if stored is None else stored.plan
 
@@ -127,11 +127,9 @@ class PlanStore:
         return stored
 
     def save(self, key: str, plan: Plan, accepted: str = "") -> None:
-        """Stores `plan` under `key`, in memory and, given a directory, in a file.
-
-        Args:
-          key: by `plan_key`. plan: to keep.
-          accepted: digest of an executable of it that the checker has accepted, or "".
+        """Stores `plan` under `key`, in memory and, given a directory, in a file; if that cannot be
+        written, warns once. `accepted`: digest of an executable of it that the checker accepted,
+        which joins those stored with an equal plan; with "" none are stored.
         """
         known = self._load(key) if accepted else None
         digests = known.accepted if known is not None and known.plan == plan else ()
@@ -303,7 +301,7 @@ def read(path: Path) -> StoredPlan:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """Yields an Entry for each file of stored plans in a folder, by name.
+    """Yields an Entry for each file of stored plans in a folder, by name; none without the folder.
     Damaged and abandoned files are included; PlanFileError if the folder cannot be read.
     """
     try:
@@ -332,14 +330,9 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[Entry]:
-    """Removes files without a usable plan, plans unused for long, and plans beyond a size limit.
-
-    Args:
-      folder: of stored plans. seconds: plans that were not used for so long are removed.
-      most_bytes: of the plans that stay, the latest used ones; None for no limit.
-
-    Returns:
-      The entries that were removed.
+    """Removes files without a usable plan, plans not used for more than `seconds`, and plans for
+    which `most_bytes` (None: no limit) leaves no room beside those that were used later.
+    Returns the entries that were removed.
 
     Raises:
       PlanFileError: the folder cannot be read, or a file cannot be removed.

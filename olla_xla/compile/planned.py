@@ -45,7 +45,6 @@ def compile_planned(
     **compile_kwargs: Any,
 ) -> Outcome:
     """Compiles `lowered` with a planned schedule where that lowers XLA's total bytes.
-
     Calls of the jitted function that `lowered` came from then run the same executable, unless
     `compiler_options` or other `compile` arguments are given (as in JAX).
 
@@ -77,11 +76,9 @@ def compile_given(
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
 ) -> Outcome:
-    """Compiles `lowered` with a plan that was made before; it is checked like any other.
-
-    Raises:
-      PlanMismatchError: the plan was made for another program.
-      BudgetError: XLA assigns more than the options' memory budget.
+    """Compiles `lowered` with a plan that was made before, checked like any other; XLA's own order
+    is used if the plan keeps that, is rejected or gains nothing. Raises PlanMismatchError if the
+    plan was made for another program, BudgetError if XLA assigns more than the memory budget.
     """
     try:
         with contextlib.closing(Compiles(lowered, compiler_options, compile_kwargs)) as compiles:
@@ -113,8 +110,8 @@ def _compile(
     store: plan_store.PlanStore | None,
     compiler_options: dict[str, Any] | None,
 ) -> Outcome:
-    """Compiles with the stored plan or a new one, which is then stored; errors are in the outcome.
-    The outcome has the better executable, planned or XLA's own. BudgetError is raised.
+    """Compiles with the stored plan or a new one, which is stored unless rejected; errors are in
+    the outcome. It has the better executable, planned or XLA's own. BudgetError is raised.
     """
     try:
         key = plan_store.plan_key(
@@ -187,8 +184,8 @@ def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
 
 
 def _for_xlas_places(options: PlanOptions, plan: Plan) -> PlanOptions:
-    """Options for a second search, of an order for XLA's addresses, in what is left of the time.
-    It is by search, as an integer program proves nothing of XLA's addresses.
+    """Returns options for a second search, of an order for XLA's addresses, in the time left or at
+    least a part of it. It is by search: an integer program proves nothing of XLA's addresses.
     """
     limit, is_search = options.time_limit, options.method == "search"
     if limit is None and not is_search:
@@ -204,7 +201,7 @@ def _for_xlas_places(options: PlanOptions, plan: Plan) -> PlanOptions:
 
 
 def _seconds(plan: Plan) -> float:
-    """Seconds that a plan took, with those of the integer programs for its addresses."""
+    """Sums the seconds that a plan took and those of the integer programs for its addresses."""
     return plan.seconds + sum(proof.seconds for proof in plan.proofs if proof.what == "places")
 
 
@@ -223,9 +220,10 @@ def _placed(outcome: Outcome, plan: Plan) -> Outcome:
 
 
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
-    """Plans inside one compile; plans again for less memory if XLA exceeds the budget.
-    Plans again without changing loops if XLA refuses these; raises BudgetError. `key`: under which
-    JAX's persistent cache may have the executable, or "".
+    """Plans inside one compile. Plans again for less memory if XLA exceeds the budget, without
+    changing loops and collectives if XLA cannot compile those changes, and on an accelerator if
+    XLA's own order is kept and XLA recomputes in it. Raises BudgetError. `key`: under which JAX's
+    persistent cache may have the executable, or "".
     """
     session = PlanningSession(compiles, options)
     try:

@@ -63,7 +63,7 @@ MEANT = (OllaError, jax.errors.JaxRuntimeError, Warning)
 
 
 class PlanWarning(UserWarning):
-    """Warned once: planning a function failed, or our check rejected its plan; XLA's order runs."""
+    """Warned once: planning failed, or checks rejected plan or results; XLA's own order runs."""
 
 
 class PlanSettings(NamedTuple):
@@ -78,7 +78,9 @@ class PlanSettings(NamedTuple):
 def planned_function(
     function: Callable[..., Any], jit_options: dict[str, Any], plan_settings: PlanSettings
 ) -> PlannedFunction:
-    """Makes a `PlannedFunction`, jitted with `jit_options`; equal ones share state and plans."""
+    """Makes a `PlannedFunction`, jitted with `jit_options`; those of equal hashable functions with
+    equal settings share state and plans. Raises JitError if `jax.jit` refuses the function.
+    """
     function, alike = shared(
         function, (plan_settings, jit_options), functools.partial(_jitted, jit_options)
     )
@@ -149,7 +151,9 @@ class PlannedFunction:
         self._say(caution(function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function; for new shapes and types of arguments it is planned first."""
+        """Runs the function; for new shapes and types of arguments it is planned first, and its
+        first results may be compared with XLA's own, which are returned if they differ (`verify`).
+        """
         try:
             if self._verify is False:
                 return self._call(*args, **kwargs)
@@ -164,8 +168,9 @@ class PlannedFunction:
 
     @raises_of_handlers
     def _verified(self, outputs: Any, first: _First) -> Any:
-        """Compares a first call's outputs with those of XLA's own executable; returns the latter if
-        they differ. Plans of this module are then no longer used, with a warning.
+        """Runs XLA's own executable on copies of a first call's arguments. Returns its outputs if
+        they differ: then plans of this module are no longer used, traces and executables are
+        dropped, and the user is warned. Returns `outputs` if both are equal, or that run failed.
         """
         own = own_jit(functools.partial(self.__wrapped__), **self._jit_options)
         expected = first.comparison.expected(own, first.args, first.kwargs)
@@ -195,8 +200,8 @@ class PlannedFunction:
     def _before_miss(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], None] | None:
-        """Plans the executable that JAX is about to compile and run for these arguments.
-        Returns a function to call once JAX has run the executable, or None.
+        """Plans and compiles what JAX is about to run for these arguments, if it is to be planned.
+        Returns None or, if that failed, a function to call once JAX has run it, which warns.
         """
         try:
             if not is_to_plan(args, kwargs):
@@ -232,7 +237,8 @@ class PlannedFunction:
         JAX raises its own error if it cannot lower the call either. It can if only `lower()` fails:
         that builds the user's pytrees with descriptions of arrays as leaves, which some reject. And
         it can where the fault is ours. `unlowered` is what JAX traced, where it cannot be lowered.
-        Raises `error` if the caller is to see it.
+        Raises `error` if the caller is to see it; else FallbackError in strict mode or with a
+        memory budget.
         """
         if isinstance(error, MEANT):
             raise error
@@ -250,7 +256,7 @@ class PlannedFunction:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Makes copies and pickles of the arguments of `plan`, without executables."""
+        """Says how copies and pickles are made: anew from the arguments, without executables."""
         return planned_function, (self.__wrapped__, self._jit_options, self._plan_settings)
 
     def __repr__(self) -> str:
@@ -281,9 +287,9 @@ class PlannedFunction:
         return self._jitted.eval_shape(*args, **kwargs)
 
     def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """Returns a `jax.checkpoint` policy that keeps the scan residuals that the plan keeps.
-        It plans the signature if that was not done. Residuals are named by `checkpoint_name`; the
-        policy lists those that are kept and have no name. Raises CheckError if there is no plan.
+        """Lists the scan residuals that the plan keeps or spills, as a policy of `jax.checkpoint`.
+        It plans and compiles the signature if that was not done. Residuals are named by
+        `checkpoint_name`; those kept that have no name are listed too. CheckError without a plan.
 
         Examples:
           >>> print(step.as_policy(state, batch))
@@ -297,13 +303,13 @@ class PlannedFunction:
         return extensions.checkpoint_policy(traced, lowered, outcome.plan)
 
     def clear_cache(self) -> None:
-        """Drops traces and executables, as a `jax.jit` function's method does; plans are kept."""
+        """Drops traces and executables of all functions planned alike; `plans` are kept."""
         with self._shared.lock:
             self._jitted.clear_cache()
             self._shared.outcomes.clear()
 
     def _cache_size(self) -> int:
-        """Number of signatures that were called, as `jax.jit`'s; programs count compiles by it."""
+        """Returns how many signatures JAX has cached for calls; programs count compiles by it."""
         return getattr(self._call, "_cache_size", self._jitted._cache_size)()
 
     @property
@@ -313,7 +319,8 @@ class PlannedFunction:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans made so far, in the order in which their signatures were compiled.
+        """The plans made so far, also for functions planned alike, in the order in which signatures
+        were compiled; of XLA's own order where nothing better was found.
         Indexing beyond them raises an IndexError that says why there is no plan.
         """
         why = self._shared.unplanned or "call or compile the function first"
@@ -324,8 +331,8 @@ class PlannedFunction:
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
         """Plans and compiles `lowered`, once for each set of compile arguments.
-        If planning fails, JAX compiles it with XLA's schedule, and the user is warned.
-        `device_key`: text that names the arguments' devices.
+        If planning fails, JAX compiles it with XLA's schedule, and the user is warned, unless the
+        user is to see the error (`_not_planned`). `device_key`: names the arguments' devices.
         """
         try:
             return self._made_once(lowered, device_key, **compile_kwargs)
@@ -420,7 +427,7 @@ class PlannedFunction:
             )
 
     def _warn(self, text: str) -> None:
-        """Warns the user with a PlanWarning, once for each planned function."""
+        """Warns with a PlanWarning; functions planned alike give one such warning in all."""
         if "warned" not in self._shared.said:
             self._shared.said.add("warned")
             warnings.warn(text, PlanWarning, skip_file_prefixes=_INTERNAL)
@@ -432,7 +439,7 @@ class PlannedFunction:
 
 
 def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) -> str:
-    """Says by which GPU option memory does not depend on the order of instructions; or ""."""
+    """Says by which GPU option memory does not depend on the order; "" by none, or for no GPU."""
     if not any(platform_of_jax(device.platform).lists_thunks for device in devices_of(lowered)):
         return ""
     return gpu_code.without_order(options)

@@ -12,7 +12,7 @@ import jax
 
 
 def give_memory_back() -> None:
-    """Makes glibc's malloc return free memory to the system, so that peaks can be measured."""
+    """Makes malloc return free memory to the system, where it is glibc's, to measure peaks."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others do not
     if trim is not None:
         trim(0)
@@ -54,7 +54,7 @@ class DevicePeak:
         self._before = device_bytes(device, "peak_bytes_in_use")
 
     def bytes(self) -> int | None:
-        """Peak bytes beyond those in use at the start; None unless the peak rose since then."""
+        """Returns the peak bytes beyond those in use at the start; None unless the peak rose."""
         peak = device_bytes(self._device, "peak_bytes_in_use")
         if peak is None or self._held is None or self._before is None or peak <= self._before:
             return None

@@ -21,7 +21,9 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def is_refusal(error: Exception, target: str) -> bool:
-    """Whether a compile error says that the program needs more memory than the device has."""
+    """Whether a compile error says that the program needs more memory than the device has; False
+    for a platform (`target`) where XLA compiles it all the same.
+    """
     return platform(target).refuses_what_does_not_fit and "RESOURCE_EXHAUSTED" in str(error)
 
 
@@ -38,13 +40,9 @@ def refused_executable(
     lowered: jax.stages.Lowered, target: str, compiler_options: Mapping[str, Any]
 ) -> tuple[bytes, BufferAssignment]:
     """Compiles a step again that XLA refused because it does not fit the device, with a dump of
-    what XLA found too large. XLA stops before code generation, which takes longest.
-
-    Args:
-      lowered: what was refused. target: name of the platform. compiler_options: XLA's.
-
-    Returns:
-      (the scheduled module, serialized; its buffer assignment). OllaError if XLA leaves no dump.
+    what XLA found too large. XLA stops before code generation, which takes longest. `target`: name
+    of the platform. Returns (the scheduled module, serialized; its buffer assignment). Raises
+    OllaError if there is no usable dump, and XLA's error if it is another one.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = {**compiler_options, **dump_options(Path(folder))}

@@ -82,8 +82,9 @@ def in_words(instructions: int, seconds: float) -> str:
 
 
 def ran_again(module: Module, known: Collection[str] = ()) -> list[Instruction]:
-    """Returns the instructions of a final module that XLA's rematerialization added.
-    `module`: what an executable runs. `known`: names that its scheduled module had already.
+    """Returns the instructions of a final module that XLA's rematerialization added and that are
+    not idle (`IDLE`). `module`: what an executable runs. `known`: names that its scheduled module
+    had already.
     """
     instructions = (i for c in module.control_computations for i in c.instructions)
     return [
@@ -107,10 +108,8 @@ def limit(
     lowered: jax.stages.Lowered, options: Mapping[str, Any] | None, compiled: jax.stages.Compiled
 ) -> int | None:
     """Returns the bytes of temporaries up to which XLA:GPU does not rematerialize; None if unknown.
-    For a device that is present, the memory counted is what JAX's allocator has.
-
-    Args:
-      lowered: the stage. options: the compiler options. compiled: an executable of it.
+    For a device that is present, the memory counted is what JAX's allocator has. `options`: the
+    compiler options. `compiled`: any executable of the stage.
     """
     memory = device_bytes(lowered, _PART)
     if memory is None:
@@ -126,11 +125,9 @@ def may_act(
     options: Mapping[str, Any] | None,
     compiled: jax.stages.Compiled,
 ) -> bool:
-    """Whether XLA may rematerialize in a scheduled module: its estimate is near or above the limit.
-
-    Args:
-      view: as XLA scheduled it. lowered: the stage. options: the compiler options.
-      compiled: an executable of the stage.
+    """Whether XLA may rematerialize in a module as it scheduled it: its estimate is near or above
+    the limit; False where that is not known. `options`: the compiler options. `compiled`: any
+    executable of the stage.
     """
     most = limit(lowered, options, compiled)
     return most is not None and scratch_peak(view, with_results=False) > _NEAR * most
@@ -142,10 +139,9 @@ def why_it_must(
     compiled: jax.stages.Compiled,
     total: int,
 ) -> str:
-    """Says why XLA's rematerialization must stay on for `total` bytes; "" where they fit.
-
-    Args:
-      lowered: the stage. options: the compiler options. compiled: any executable of the stage.
+    """Says why XLA's rematerialization must stay on for `total` bytes of arguments, outputs and
+    temporaries; "" where they fit. `options`: the compiler options. `compiled`: any executable of
+    the stage, which has the same arguments and outputs.
     """
     most = limit(lowered, options, compiled)
     if most is None:

@@ -28,7 +28,7 @@ def fitted(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
 ) -> Outcome:
     """Plans again, at most twice, while XLA assigns more bytes to the plan's executable than the
-    memory budget; returns the last outcome.
+    memory budget and options allow recomputation; returns the last outcome. Raises BudgetError.
     """
     budget = options.budget_bytes
     for _ in range(_BUDGET_TRIES - 1):
@@ -49,8 +49,9 @@ def quiet(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
 ) -> Outcome:
     """Replaces an executable in which XLA's own rematerialization recomputes instructions.
-    The new one takes no more bytes: XLA's order without that pass, or a plan that recomputes as
-    much in less time. Where there is neither, the outcome is returned, and the time is logged.
+    The new one takes no more bytes: XLA's order without that pass, or a plan that takes no more
+    time. Where there is neither, the time is logged. Returns the outcome, unchanged if XLA
+    recomputes nothing or nothing better is found.
     """
     plan = outcome.plan
     if plan is None or not compiles.may_run_again(captured, outcome.compiled):
@@ -77,8 +78,9 @@ def quiet(
 def _cheaper(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome, plan: Plan
 ) -> Outcome | None:
-    """Compiles a plan that takes no more bytes and predicted time than XLA's own executable, in
-    which XLA recomputes instructions; None if none is found. `plan`: describes XLA's own order.
+    """Compiles a plan that takes no more bytes and predicted time than XLA's own executable, that
+    of `outcome`, in which XLA recomputes instructions and which `compiles` then keeps as its own;
+    None if none is found. `plan`: describes XLA's own order.
     """
     own, budget = outcome.compiled, assigned_bytes(outcome.compiled)
     compiles.note_own(own)

@@ -42,9 +42,7 @@ _LATE, _TOO_LATE = 0.5, 1.5
 
 class PlanningSession:
     """Plans a step inside its compile: XLA calls `answer` and waits; `outcome` is called after it.
-
-    Attributes:
-      captured: the module as XLA scheduled it; None before that. plan: that was made, if any.
+    `captured`: the module as XLA scheduled it; None before that. `plan`: that was made, if any.
     """
 
     def __init__(self, compiles: Compiles, options: PlanOptions) -> None:
@@ -129,7 +127,7 @@ class PlanningSession:
 
     @property
     def why_not(self) -> str:
-        """Says why XLA's own schedule is kept: error, checker's message, longer time or no gain."""
+        """Why XLA's own schedule is kept: error, checker's message, longer time or no gain."""
         if self._error is not None:
             return outcomes.error_text(self._error)
         longer = "" if self.plan is None else reason_of_plan(self.plan)

@@ -55,14 +55,9 @@ def shared(
     way: Any,
     jit: Callable[[Callable[..., Any]], jax.stages.Wrapped],
 ) -> tuple[Callable[..., Any], Shared]:
-    """Finds or makes the state shared by functions that are equal (==) and have equal settings.
-
-    Args:
-      function: that is planned; not shared if unhashable. way: settings, in tuples, lists, dicts.
-      jit: jits a function.
-
-    Returns:
-      (the first function equal to this one, for the caller to keep alive; the shared state).
+    """Finds or makes the state shared by functions that are equal (==) and have equal settings
+    (`way`, in tuples, lists, dicts); new, and not shared, for what is unhashable. `jit`: jits a
+    function. Returns (the first function equal to this one, to be kept alive; the shared state).
     """
     try:
         key = _frozen(way)
@@ -128,7 +123,7 @@ def _frozen(value: Any) -> Any:
 
 
 class Plans(tuple["Plan", ...]):
-    """A tuple of plans; indexing an empty one raises an IndexError that says why it is empty."""
+    """A tuple of plans; the IndexError for one that is not there says why (`named`)."""
 
     _message = ""
 

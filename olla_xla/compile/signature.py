@@ -18,7 +18,9 @@ def is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def device_key(args: Any, kwargs: Any) -> str:
-    """Returns text that names the devices of a call's arguments: number, kinds and runtime."""
+    """Returns text that names the devices of a call's arguments (JAX's first one if they have
+    none): number, kinds and runtime.
+    """
     devices: set[Any] = set()
     for leaf in jax.tree.leaves((args, kwargs)):
         sharding = getattr(leaf, "sharding", None)

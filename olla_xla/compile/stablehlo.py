@@ -57,7 +57,7 @@ class StableHlo:
 
     @property
     def operations(self) -> int:
-        """Number of operations in the bodies of the module's functions, without nested ones."""
+        """Number of operations in the module's functions, without nested ones; 0 without module."""
         functions = () if self._module is None else self._module.body.operations
         return sum(len(b.operations) for f in functions for r in f.regions for b in r.blocks)
 

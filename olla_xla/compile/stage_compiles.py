@@ -30,10 +30,8 @@ NO_HOOK = "XLA did not hand over its schedule; only the cpu, cuda and tpu backen
 
 
 class StageCompiles:
-    """Compiles one lowered stage in several ways; nothing else may compile it meanwhile.
-
-    Attributes:
-      stablehlo: the stage's module.
+    """Compiles one lowered stage, whose module is `stablehlo`, in several ways; nothing else may
+    compile it meanwhile.
     """
 
     def __init__(
@@ -62,12 +60,10 @@ class StageCompiles:
     def handed_over(
         self, key: str, answer: Callable[[str, bytes], bytes | None]
     ) -> jax.stages.Compiled:
-        """Compiles the stage; XLA hands its scheduled module to `answer`, which may replace it.
+        """Compiles the stage; XLA hands the platform's name and the module that it has scheduled,
+        serialized, to `answer`, which may replace it. `key`: names the executable in JAX's
+        persistent cache, or ""; if it is there, the stage is compiled again without a key.
         Raises OllaError if XLA hands over no module on this backend.
-
-        Args:
-          key: under which JAX's persistent cache may have the executable, or "".
-          answer: gets the platform's name and the module as XLA scheduled it, serialized.
         """
         asked: list[str] = []
 
@@ -96,7 +92,9 @@ class StageCompiles:
         return self.taken(platform, module), compiled
 
     def capture(self) -> Captured:
-        """Compiles up to XLA's own schedule only, and returns the scheduled module."""
+        """Compiles up to XLA's own schedule only, and returns the scheduled module.
+        Raises OllaError if XLA hands over none.
+        """
         modules: list[tuple[str, bytes]] = []
         self._scheduled({}, modules)
         if not modules:
@@ -113,8 +111,9 @@ class StageCompiles:
     def alternative_orders(
         self, platform: str
     ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
-        """Returns a function that compiles up to a schedule of XLA's memory-minimizing scheduler.
-        It returns computation -> instruction names. None where XLA has no such scheduler.
+        """Returns a function that compiles up to a schedule of XLA's memory-minimizing scheduler
+        and returns computation -> instruction names ({} if there is no schedule). Returns None in
+        place of the function where XLA has no such scheduler.
         """
         other = PLATFORMS[platform].memory_scheduler
         return None if other is None else functools.partial(self._orders_with, dict(other))
@@ -127,7 +126,9 @@ class StageCompiles:
         return module_from_bytes(modules[-1][1]).order if modules else {}
 
     def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
-        """Compiles up to XLA's schedule; adds (platform, serialized module) to `found`."""
+        """Compiles up to XLA's schedule with `more_options`, compiler options added to the others;
+        appends (platform, serialized module) to `found`, unless XLA fails or hands over none.
+        """
         token = Token()
         request = CompileRequest(token.bytes, lambda *seen: found.append(seen), last=True)
         options = {**(self._kwargs["compiler_options"] or {}), **more_options}
@@ -173,8 +174,8 @@ class StageCompiles:
         return bool(limited) and rematerialization.may_act(captured.view, *how)
 
     def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
-        """Makes JAX run this executable at later calls of the jitted function; returns it.
-        Call it after all other compiles of this object: JAX keeps the executable from then on.
+        """Makes later calls of the jitted function run this executable, unless compile arguments
+        were given; returns it, or its like from JAX's memo. Call it after all other compiles.
         """
         plain = self._kwargs == {"compiler_options": None}
         kept = plain and jax_private.keep_executable(self._lowered, compiled)
@@ -195,7 +196,7 @@ class StageCompiles:
     ) -> jax.stages.Compiled:
         """Compiles under a token (text that makes the module unique), not for calls to run. XLA
         hands its scheduled module to `answer`, which may replace it. `quiet`: without
-        rematerialization.
+        rematerialization. The executable is kept in `_made`, so that `kept` finds it.
         """
         options = self._options(quiet)
         with self._under(token), listening(CompileRequest(token.bytes, answer)):
@@ -206,7 +207,7 @@ class StageCompiles:
     @contextlib.contextmanager
     def _under(self, token: Token) -> Iterator[None]:
         """Context manager: compiles in it have the token, a text that makes their module unique, so
-        that JAX's memo of compiles keeps them apart.
+        that JAX's memo of compiles keeps them apart. The token is noted for `close`.
         """
         self._tokens.add(token.bytes)
         with marked(self._lowered, token.bytes), token.scope():

@@ -73,7 +73,9 @@ class PlannedLowered(_Stage, jax.stages.Lowered):
     def compile(
         self, compiler_options: dict[str, Any] | None = None, **kwargs: Any
     ) -> PlannedCompiled:
-        """Compiles as `jax.stages.Lowered.compile` does, with a planned schedule."""
+        """Compiles as `jax.stages.Lowered.compile` does, with a planned schedule if one is found
+        that saves memory and passes the checks.
+        """
         if compiler_options:
             kwargs["compiler_options"] = compiler_options
         try:
@@ -139,7 +141,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     @functools.cached_property
     def donation(self) -> Donation:
-        """Counts donated arguments by what XLA did with their memory."""
+        """Numbers of donated argument arrays, by what XLA did with their memory."""
         return donation(self._stage)
 
     def graphs(self) -> list[TensorGraph]:

@@ -50,10 +50,8 @@ def reason_not_to() -> str:
 def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: str) -> str:
     """Asks all processes whether any objects; returns the objection, the same in all, or "".
     Raises AgreementError: the runtime does not answer, or all agreed before this process objects.
-
-    Args:
-      members: process numbers. topic: names the question. name: of the function, for messages.
-      trouble: the objection of this process, or "".
+    `members`: process numbers. `topic`: names the question. `name`: of the function, for messages.
+    `trouble`: the objection of this process, or "".
     """
     with _agreement(topic, name, members) as agreed:
         decision = agreed.settle("" if trouble else "fine", trouble)
@@ -112,7 +110,8 @@ def compile_together(
 
 
 def _settled(agreed: Agreement, compile: _Compile) -> outcomes.Outcome:
-    """Compiles, votes, and returns the outcome that all processes agree on; stores its plan.
+    """Compiles, votes, and returns the outcome that all processes agree on; a plan that all run is
+    stored. If they decided against one before, it compiles XLA's own order without a vote.
     Raises AgreementError if the others run a plan that this process does not.
     """
     decision = agreed.settled()
@@ -178,7 +177,9 @@ class _Compile:
             return outcomes.failed(self.compiles.own(), error)
 
     def without(self, outcome: outcomes.Outcome, reason: str) -> outcomes.Outcome:
-        """Returns the outcome with XLA's own executable, for a reason that all processes share."""
+        """Returns the outcome with XLA's own executable in place of a planned one, if it has one,
+        for a reason that all processes share.
+        """
         if not outcome.planned:
             return dataclasses.replace(outcome, reason=reason)
         assert outcome.plan is not None
@@ -187,7 +188,7 @@ class _Compile:
 
     def _with(self, offer: _Offer) -> outcomes.Outcome:
         """Compiles with the plan that the leading process offered before this compile; with XLA's
-        own order if it offered none or the plan is not to be used.
+        own order if it offered none, or one that is not to be used or gains nothing.
         """
         plan = offer.plan()
         if plan is None or offer.reason or outcomes.without_gain(plan):
@@ -197,8 +198,9 @@ class _Compile:
         return outcomes.chosen(self.compiles, plan, self.compiles.apply(plan, self.key))
 
     def _led(self) -> outcomes.Outcome:
-        """Does the leading process's part: searches for a plan, or loads a stored one, offers it to
-        the other processes at once, and compiles with it.
+        """Does the leading process's part: loads a stored plan or searches for one, offers it to
+        the other processes at once, and compiles with it. A new plan that is not rejected is
+        stored; a stored one of another program is dropped, and PlanMismatchError raised.
         """
         plan = self.store.load(self.key)
         if plan is not None:
@@ -228,7 +230,9 @@ class _Compile:
         return outcome
 
     def _followed(self) -> outcomes.Outcome:
-        """Waits, as a follower, inside its compile for the leader's plan, and applies it."""
+        """Waits, as a follower, inside its compile for the leader's plan, applies it and checks the
+        executable; without a plan, or if it is rejected, the outcome has XLA's own order.
+        """
         offer = _Offer(reason=_UNSETTLED)
         objection = ""
 
@@ -265,11 +269,8 @@ class _Compile:
 @dataclasses.dataclass(frozen=True)
 class _Offer:
     """What the leader sends to the other processes: a plan, or why there is none.
-
-    Attributes:
-      text: of a plan file, or "".
-      reason: why the plan is not to be used, or "".
-      budget: the arguments of a BudgetError, or ().
+    `text`: of a plan file, or "". `reason`: why the plan is not to be used or there is none, or "".
+    `budget`: the arguments of a BudgetError, or ().
     """
 
     text: str = ""

@@ -47,11 +47,12 @@ def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 
 class Token:
-    """A unique mark put into the module of one compile, by which hook and cache recognise it.
+    """A mark put into the module of one compile, by which hook and cache recognise it.
+    It is made from `key`, that of a stored plan or a plan's digest; without a key it is random.
 
     Attributes:
-      lasting: whether JAX's persistent cache may keep the executable: the token has the same
-        meaning in other processes. bytes: the token. scope: makes the JAX context to compile in.
+      lasting: whether JAX's persistent cache may keep the executable: the token has a key, so the
+        same meaning elsewhere. bytes: the token. scope: makes the JAX context to compile in.
     """
 
     def __init__(self, key: str = "") -> None:
@@ -79,7 +80,9 @@ def mark_in(module: bytes) -> str:
 
 @contextlib.contextmanager
 def marked(lowered: jax.stages.Lowered, token: bytes) -> Iterator[None]:
-    """Context manager in which a lowered stage's StableHLO module has `token` as an attribute."""
+    """Context manager in which a lowered stage's StableHLO module has `token` as an attribute.
+    Raises OllaError if the stage has no such module.
+    """
     ir = own_module("jaxlib.mlir.ir", "jax.extend.mlir.ir")
     module = lowered.compiler_ir("stablehlo")
     if module is None:

@@ -51,8 +51,8 @@ class ResultComparison:
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """Runs `own`, XLA's executable; returns (results,). If that fails, returns None; with
-        verify=True it raises the error.
+        """Runs `own`, XLA's executable; returns (results,). If that fails, says so to the user and
+        returns None; if the user asked for the comparison, it raises the error.
         """
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
@@ -76,10 +76,8 @@ def due(
     say: Callable[[str], None],
 ) -> ResultComparison | None:
     """Returns the comparison with XLA's results to make at an executable's first call; else None.
-
-    Args:
-      verify: as from `wanted`. outcome: the executable. lowered: the stage it was compiled from.
-      say: called with a line that says why there is none, if one was due.
+    `verify`: as from `wanted`. `lowered`: the stage it was compiled from. `say`: called with a line
+    that says why there is none, if one was due.
     """
     use, reason, plan = None, "", outcome.plan
     if verify is False or not outcome.planned or plan is None:
@@ -98,7 +96,7 @@ def due(
 
 
 def copies(tree: Any) -> Any:
-    """Copies all arrays in a pytree, so that a call may donate the copies."""
+    """Copies all JAX arrays in a pytree, so that a call may donate them; other leaves stay."""
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
 
 
@@ -118,7 +116,9 @@ def reason_not_to(compiled: jax.stages.Compiled) -> str:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """Names the first output that differs in a bit, by its path in the pytree; or ""."""
+    """Names the first output that differs in type, shape or a bit, by its path in the pytree, or
+    says that the pytrees differ; "" if all is equal.
+    """
     leaves, tree = jax.tree.flatten_with_path(expected)
     if jax.tree.structure(found) != tree:
         return "the outputs' structure"

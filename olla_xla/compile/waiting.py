@@ -47,11 +47,9 @@ class RunningPhase:
 
 @contextlib.contextmanager
 def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]]:
-    """Context manager that shows, after two seconds, what is being done; yields a function.
-    That is called with a line of text whenever another phase begins.
-
-    Args:
-      name: of what is planned. doing: what is done first, for the message.
+    """Context manager that shows, after two seconds, what is being done; yields a function, to be
+    called with a line of text whenever another phase begins. `name`: of what is planned. `doing`:
+    what is done first, for the message.
     """
     phase = RunningPhase(doing, lambda seconds, what: f"planning {name}, {seconds:.0f} s: {what}")
     status = Console(stderr=True).status(phase)

@@ -46,8 +46,9 @@ def shapes_of(items: Items) -> Shapes:
 def fit(
     i: int, shapes: Shapes, target_height: int, gap: int, placed: NDArray[np.int64], count: int
 ) -> int:
-    """Finds an offset in bytes for item `i` in a gap between placed items that overlap it in time;
-    on top of all of these if it fits into no gap.
+    """Finds an offset in bytes for item `i` in a gap below or between the placed items that overlap
+    it in time; for TIGHTEST and HIGHEST, from these up to the target height is a gap as well. On
+    top of all of them if it fits into no gap.
 
     Args:
       i: the item. shapes: of all items. target_height: bytes; HIGHEST takes gaps below it alone.

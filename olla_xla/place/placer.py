@@ -63,7 +63,6 @@ def place(
     gap: float = 0.0,
 ) -> Packing:
     """Finds offsets at the least height it can, or within the problem's capacities.
-
     Where a memory space has a capacity, any packing within it will do; where it has none, the
     height is minimised until it meets the bound or a limit is reached.
 
@@ -110,9 +109,9 @@ all in bytes) -> its packing."""
 
 
 def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -> Packing:
-    """Splits a problem at times that no block spans, places all parts by `place_part`, joins them.
-    `budget`: what `place_part` spends from; it is reported. Raises CheckError if the verifier
-    rejects the packing (a bug).
+    """Splits a problem by memory spaces and at times that no block spans, places the parts by
+    `place_part`, joins them. The result has no offsets if a part gets none. `budget`: what
+    `place_part` spends from; it is reported. Raises CheckError if the verifier rejects the packing.
     """
     started = time.monotonic()
     offsets = np.where(problem.fixed >= 0, problem.fixed, 0)
@@ -146,7 +145,9 @@ _SEVERITY = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartPacking:
-    """Offsets for one independent part of a packing problem, and a lower bound on its height."""
+    """Offsets for one independent part of a packing problem (None where none were found), a lower
+    bound on its height in bytes, and what found them and ended the search.
+    """
 
     bound: int
     status: Status
@@ -157,7 +158,8 @@ class PartPacking:
 
 def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> PartPacking:
     """Places the items of one memory space: calls `place_part` for each set of them that shares no
-    time with others, and joins the packings.
+    time with others, and joins the packings. There are no offsets if one set gets none, or a pin or
+    lower bound rules them out. `capacity`: bytes, or None for the least height.
     """
     parts = sorted(((least_height(p), p) for p in independent(items)), key=lambda p: -p[0])
     bound = max((least for least, _ in parts), default=0)
@@ -215,9 +217,10 @@ def height_of(items: Items, offsets: NDArray[np.int64]) -> int:
 def _place_part(
     part: Items, bound: int, target_height: int, capacity: int | None, method: str, budget: Budget
 ) -> PartPacking:
-    """Places items that are independent of others within `target_height` bytes, or as low as the
-    budget of time and search nodes allows. `capacity`: if given, bytes within which any packing
-    will do. `bound`: a lower bound on the height in bytes; the result has it, or a higher one.
+    """Places items that are independent of others within `target_height` bytes, or as low as
+    `method` and the budget of time and search nodes allow. `capacity`: if given, bytes within which
+    any packing will do; the offsets are None if none is found there. `bound`: a lower bound on the
+    height in bytes; the result has it, or a higher one.
     """
     best, source = by_rules(part, target_height, heuristics(part, method), budget)
     if best is not None and height_of(part, best) <= target_height:
@@ -293,8 +296,8 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Lowers packing `best` by local changes, in a fraction `portion` of the budget: (offsets,
-    "repair") if that succeeds, else (`best`, `source`: the name of what made it).
+    """Looks for a packing lower than `best` by first fit and local changes, in a fraction `portion`
+    of the budget: (offsets, "repair") if there is one, else (`best`, `source`: what made it).
     """
     with budget.portion(portion):
         repacked = repaired(part, target_height, best, budget, seed)
@@ -309,8 +312,9 @@ Rule = Callable[[], NDArray[np.int64]]
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[NDArray[np.int64] | None, str]:
-    """Places items by rule after rule until a packing is at most `target_height` bytes high:
-    (offsets of the lowest packing, its rule's name); None and "" without rules.
+    """Places items by rule after rule until a packing is at most `target_height` bytes high, or it
+    is late for another `peak_first` rule: (offsets of the lowest packing, its rule's name); None
+    and "" without rules. `budget`: its clock only.
     """
     best: NDArray[np.int64] | None = None
     source = ""
@@ -327,7 +331,7 @@ def by_rules(
 
 
 def heuristics(part: Items, method: str) -> Sequence[tuple[str, Rule]]:
-    """Lists placement heuristics as (name, function that returns offsets of `part`): the one named
+    """Lists placement heuristics as (name, function that returns offsets of `part`): those named
     `method`; all that apply if that is "auto"; none for a method that is no heuristic.
     """
     orders = greedy_orders(part)
@@ -349,11 +353,11 @@ def _searched(
     source: str,
     budget: Budget,
 ) -> PartPacking:
-    """Searches for a packing at the target height, then for any below `best`, the lowest known.
-
-    Above the target height it bisects between the largest height that failed and the best packing,
-    until that interval is narrow; then it starts again with twice the nodes (placements) for each
-    try. A height that is refuted raises `bound`, the lower one. `source`: what found `best`.
+    """Searches for a packing within the `capacity` (bytes); without one, at the target height, then
+    for any below `best`, the lowest known. Above the target height it bisects between the largest
+    height that failed and the best packing, until that interval is narrow; then it starts again
+    with twice the nodes (placements) for each try. A height that is refuted raises `bound`, the
+    lower one. `source`: what found `best`.
     """
     part = search.items
     if capacity is not None:

@@ -64,7 +64,7 @@ class PlacementProblem:
           capacity: one value for all memory spaces, or by space, or None.
 
         Raises:
-          InputError: a value is out of range; the message names the block.
+          InputError: values do not fit together, or one is out of range; the message says which.
         """
         n = len(size)
         spaces = _array(space if space is not None else np.zeros(n), n, "space")

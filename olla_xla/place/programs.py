@@ -32,7 +32,7 @@ _MOST_PAIRS, _A_SECOND = 400_000, 40_000
 
 
 def buildable(part: Items, seconds: float) -> bool:
-    """Whether an integer program for a part is estimated to be built within `seconds`."""
+    """Whether an integer program for a part is not too large, and likely built in `seconds`."""
     return overlapping_pairs(part) // 2 <= min(_MOST_PAIRS, _A_SECOND * seconds)
 
 
@@ -104,14 +104,12 @@ class Units:
 
 
 class LocationIlp:
-    """The integer program for the addresses of an independent part's items.
+    """The integer program for the addresses of an independent part's items; its `model` minimises
+    the peak, in units.
 
     Args:
       part: its items. near: which items overlap in time. units: the scale, with the pins.
       bound: no packing is lower, bytes. most: the height of a known packing, bytes.
-
-    Attributes:
-      model: minimises the peak, in units.
     """
 
     _cost = 1
@@ -217,8 +215,8 @@ class LocationIlp:
 
 
 def in_order_of_twins(near: Neighbours, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Exchanges the offsets of identical items (in lifetime, sizes and alignment) so that they rise
-    with the items' numbers: returns the offsets of a packing of the same height.
+    """Exchanges the offsets of identical items (in lifetime, sizes and alignment; not pinned) so
+    that they rise with the items' numbers: returns a new packing's offsets, of the same height.
     """
     result = offsets.copy()
     first = np.arange(len(offsets))

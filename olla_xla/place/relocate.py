@@ -151,14 +151,14 @@ def _take(
     trial: Scratch,
 ) -> tuple[int, int]:
     """Takes out a random item above the target height (the target), some others above it, and some
-    that overlap the target in time.
+    that overlap the target in time, or one that does so.
 
     Args:
       outs: int64, the items that exceed the target height. some: how many to take, about.
       offset, shapes, target_height: as in `relocate`. trial: mark, taken and near are filled.
 
     Returns:
-      (number of items out, offset in bytes at which the target is to go or ANYWHERE).
+      (number of items out, offset in bytes at which the target is to go, or ANYWHERE).
     """
     target = outs[np.random.randint(len(outs))]
     most = 3 + np.random.randint(some)
@@ -198,9 +198,9 @@ def _take_place(
     count: int,
 ) -> tuple[int, int]:
     """Chooses an offset for the item `target` at an end of one of the `m` items in `trial.near`,
-    which overlap it in time, and takes out of the packing what overlaps it there.
-    `count`: items taken out so far; `offset`: int64 [items] bytes. Returns (number of items taken
-    out, the target's new offset, or ANYWHERE if a pinned item lies there).
+    which overlap it in time, or as close as the target height allows; takes out of the packing what
+    overlaps it there. `count`: items taken out so far; `offset`: int64 [items] bytes. Returns
+    (number of items taken out, the target's new offset, or ANYWHERE if a pinned item lies there).
     """
     size, fixed = shapes.size, shapes.fixed
     j = trial.near[np.random.randint(m)]

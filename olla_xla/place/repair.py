@@ -29,21 +29,22 @@ _MAX_ITEMS = 20_000
 
 
 def repairable(items: Items) -> bool:
-    """Whether `repaired` can handle these items: equal alignments, and not too many items."""
+    """Whether `repaired` can handle these items: equal alignments, neither none nor too many."""
     return bool((items.align == items.grain).all()) and 0 < len(items) <= _MAX_ITEMS
 
 
 def repaired(
     items: Items, target_height: int, best: NDArray[np.int64], budget: Budget, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Looks, by local changes to a packing, for one at most `target_height` bytes high.
+    """Looks for a packing at most `target_height` bytes high, by first fit in changing orders and
+    then by local changes to what that made, not to `best`.
 
     Args:
-      items: independent of others, `repairable`. best: int64 [items], offsets in bytes.
+      items: independent of others, `repairable`. best: int64 [items], the packing to beat, bytes.
       budget: is charged one node for each item placed. seed: of the random numbers.
 
     Returns:
-      Offsets of a packing no higher than `best`.
+      Offsets of the lowest packing found; `best` itself if none is lower.
     """
     length = np.add.reduceat(items.part_last - items.part_first + 1, items.part_ptr[:-1])
     level = np.minimum.reduceat(items.part_height, items.part_ptr[:-1]) == items.size
@@ -156,7 +157,8 @@ def _squeaky(
     low: float,
     high: float,
 ) -> tuple[NDArray[np.int64], int, int]:
-    """Runs rounds of first fit, the items of least rank first; what ends too high comes earlier.
+    """Runs rounds of first fit, the items of least rank first; what ends too high comes earlier in
+    the next one. Pinned items stay where they are. Stops once the target height is met.
 
     Args:
       rank: float64 [items], changed in place: ranks of items above the target height are multiplied
@@ -164,7 +166,7 @@ def _squeaky(
       shapes: the items. target_height: bytes. rounds: at most. seed: of the random numbers.
 
     Returns:
-      (the offsets of the lowest packing, its height in bytes, rounds done).
+      (the offsets of the lowest packing, its height in bytes without pinned items, rounds done).
     """
     np.random.seed(seed)
     n = len(shapes.size)

@@ -120,10 +120,8 @@ def ordered(
 ) -> NDArray[np.int64]:
     """Makes an order for `first_fit`, int64 [items], with items of the fullest section first.
     Of these, items live in all sections come first: between others they would split the memory.
-
-    Args:
-      there, pinned: bool, live in the fullest section; in all. stack: key to sort those in `there`
-        by, least first. other: key for all others.
+    `there`, `pinned`: bool, live in the fullest section; in all. `stack`: key to sort those in
+    `there` by, least first. `other`: key for all others, and among equals.
     """
     return np.lexsort((other, np.where(there, stack, 0), ~pinned, ~there))
 

@@ -129,8 +129,8 @@ def write_trace(
     problem: PlacementProblem,
     offsets: NDArray[np.int64] | None = None,
 ) -> None:
-    """Writes a problem, and its offsets if given, as CSV; alignments only where one is not 1.
-    Raises InputError if the file cannot be written.
+    """Writes a problem, and its offsets if given, as CSV; alignments only where one is not 1; no
+    pins, groups, memory spaces or capacities. InputError if the file cannot be written.
     """
     aligned = bool((problem.alignment != 1).any())
     columns = ["id", "lower", "upper", "size", *(["alignment"] if aligned else [])]

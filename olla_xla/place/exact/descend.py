@@ -136,8 +136,8 @@ def _descend(
 @inner
 def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> int:
     """Chooses the next item to place at its rest (the top of the placed items below it), or -1.
-    It is that of least (rest, rank) above the last placed one. There is none if an unplaced item
-    fits entirely below all candidates.
+    Of the items that may lie at their rests it is that of least (rest, rank) after the last
+    candidate's. There is none, too, if an unplaced item fits entirely below all of these.
     """
     level, last = state.count[LEVEL], state.count[RANK]
     best, best_rest, best_rank = -1, FAR, np.int64(0)
@@ -293,7 +293,7 @@ def _undo(model: Model, state: PlacementState, alternative: bool) -> int:
 
 @inner
 def swap(state: PlacementState, a: int, b: int) -> None:
-    """Exchanges entries a and b of `state.waiting`, the list of items, in place."""
+    """Exchanges entries a and b of `state.waiting`, the list of items; `state.slot` follows."""
     i, j = state.waiting[a], state.waiting[b]
     state.waiting[a], state.waiting[b] = j, i
     state.slot[j], state.slot[i] = a, b
@@ -310,7 +310,8 @@ def activate(state: PlacementState, frame: int) -> None:
 
 @inner
 def split(model: Model, state: PlacementState) -> None:
-    """Divides the items still unplaced into parts that share no time, to be packed one by one.
+    """Divides the active part's unplaced items into parts that share no time, if there are several,
+    and activates that of fewest items; the search then packs one part after the other.
     A part that cannot be packed refutes the decisions before the split, whatever the others do.
     """
     active = state.count[ACTIVE]

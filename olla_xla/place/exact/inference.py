@@ -35,8 +35,9 @@ def lift_all(model: Model, state: PlacementState) -> bool:
 
 @inner
 def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
-    """Raises the lower bound of item `i`'s offset to `least` bytes, and past pinned items below
-    which it does not fit. Returns False if the item then ends above the capacity.
+    """Raises the lower bound of item `i`'s offset to `least` bytes or more: past pinned items below
+    which it does not fit, and aligned. If it rises, marks the item's sections for inference.
+    Returns False, and changes nothing, if the item then ends above the capacity.
     """
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
@@ -66,7 +67,7 @@ def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
 @inner
 def pass_over(model: Model, state: PlacementState, i: int) -> bool:
     """Raises the lower bound of the offset of item `i`, which lies above its rest (the top of the
-    items placed below it), onto the lowest end of an item to be placed later.
+    items placed below it), onto the lowest end of an unplaced item that overlaps it in time.
     False if there is no such item, or item `i` then ends above the capacity.
     """
     bound = state.earliest[i]
@@ -105,8 +106,9 @@ def _end(model: Model, state: PlacementState, e: int) -> int:
 
 @inner
 def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> bool:
-    """Raises the lower bounds of offsets of items that the last decision skipped; False if one
-    cannot fit. `rank`: int64 [items], the order in which items are tried.
+    """Raises the lower bounds of offsets of unplaced items that came before the last candidate by
+    (rest, rank) and so lie above their rests; False if one cannot fit. `rank`: int64 [items], the
+    order in which items are tried.
     """
     level, last = state.count[LEVEL], state.count[RANK]
     frame = state.frames[state.count[ACTIVE]]
@@ -121,9 +123,9 @@ def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) ->
 
 @inner
 def infer(model: Model, state: PlacementState, capacity: int) -> bool:
-    """Raises the lower bounds of unplaced items' offsets by the bytes that must lie below them.
-    Returns False if the items live in some section cannot lie within `capacity` bytes; that
-    section's `state.weight` grows by one.
+    """Raises the lower bounds of unplaced items' offsets by the bytes that must lie below them, in
+    marked sections (`state.dirty`) until none is marked. Returns False if the items live in some
+    section cannot lie within `capacity` bytes; that section's `state.weight` grows by one.
     """
     frame = state.frames[state.count[ACTIVE]]
     again = True

@@ -24,9 +24,9 @@ class Model(NamedTuple):
       nb_ptr, nb_idx: item -> its neighbours, the items that share a section with it.
       nb_below: least distance from the item's offset up to the neighbour's, if the item lies below.
       nb_above: least distance from the neighbour's offset up to the item's, if the item lies above.
-      twin: [items] the previous item that is alike in all respects, or -1.
-      kin_ptr, kin_idx: item -> other items that are live in exactly the same sections, so that the
-        two may change places where one rests on the other.
+      twin: [items] the previous item that is alike in all respects and not pinned, or -1.
+      kin_ptr, kin_idx: item -> other items that are live in exactly the same sections and may
+        change places with it where one rests on the other; none for items of several parts.
       pin_ptr, pin_idx: item -> entries of nb_idx that are pinned items, by increasing offset.
     """
 
@@ -59,7 +59,9 @@ class Model(NamedTuple):
 
 
 def overlapping_pairs(items: Items) -> int:
-    """The number of pairs of items that overlap in time, each pair counted twice."""
+    """Counts the pairs of items' parts that overlap in time, each pair twice: no fewer than there
+    are pairs of items.
+    """
     starts, ends = np.sort(items.part_first), np.sort(items.part_last)
     before = np.searchsorted(ends, items.part_first, side="left")
     upto = np.searchsorted(starts, items.part_last, side="right")
@@ -120,8 +122,9 @@ def _pointers(owner: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _alike(items: Items) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """Finds items that may change places: ([items] the previous item of the same size, alignment
-    and lifetime, or -1; for each item, others that are live in exactly the same sections).
+    """Finds items that may change places, none of them pinned: ([items] the previous item of the
+    same size, alignment and lifetime, or -1; for each item of one part and without padding, others
+    like that in exactly the same sections).
     """
     twin = np.full(len(items), -1, np.int64)
     kin: list[list[int]] = [[] for _ in range(len(items))]

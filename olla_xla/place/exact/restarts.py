@@ -33,11 +33,8 @@ _TRAIL = 4_000_000
 
 
 class Budget:
-    """The seconds and the nodes (placements tried) that a search may still spend.
-
-    Args:
-      seconds: wall-clock time. nodes: at most, or None; with enough seconds, equal nodes give equal
-        results.
+    """The wall-clock seconds, and the nodes (placements tried; None: any number), that a search may
+    still spend. With enough seconds, equal nodes give equal results.
     """
 
     def __init__(self, seconds: float, nodes: int | None = None) -> None:
@@ -54,7 +51,7 @@ class Budget:
         return self.deadline - clock.now()
 
     def left(self) -> int:
-        """Estimates the nodes (placements) that time and node limit still allow; 0 if none."""
+        """Estimates the nodes (placements) that time and node limit still allow: none if <= 0."""
         seconds = self.seconds()
         if seconds <= 0:
             return 0
@@ -62,11 +59,11 @@ class Budget:
         return by_time if self.nodes is None else min(by_time, self.nodes - self.spent)
 
     def nodes_left(self) -> int:
-        """Returns the nodes (placements tried) left under the node limit, regardless of time."""
+        """Returns the nodes (placements tried) left, regardless of time; 2^62 without a limit."""
         return 2**62 if self.nodes is None else max(self.nodes - self.spent, 0)
 
     def charge(self, nodes: int, seconds: float) -> None:
-        """Counts `nodes` (placements tried) as spent; if that took more than 0.01 `seconds`, they
+        """Counts `nodes` (placements tried) as spent; if they took more than 0.01 seconds, they
         give the search's speed from then on.
         """
         self.spent += nodes
@@ -92,7 +89,7 @@ class Budget:
 
 
 def searchable(items: Items) -> bool:
-    """Whether the arrays of a search over these items fit in memory."""
+    """Whether the arrays of a search over these items have at most MAX_PAIRS entries."""
     lives = int((items.part_last - items.part_first + 1).sum())
     return max(overlapping_pairs(items), lives) <= MAX_PAIRS
 

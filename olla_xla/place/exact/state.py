@@ -69,7 +69,9 @@ Trails = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def trails(entries: int) -> Trails:
-    """Allocates so many entries of memory to undo decisions; only what is in use is touched."""
+    """Allocates memory to undo changes of that many entries, and a sixteenth as many decisions;
+    only what is in use is touched.
+    """
     return (
         np.empty((entries, 2), np.int64),
         np.empty((entries, 2), np.int64),

@@ -140,7 +140,7 @@ class _Writers:
         return self if same else result
 
     def copy(self) -> _Writers:
-        """A copy that can be changed by itself."""
+        """Returns a copy that can be changed by itself."""
         return _Writers(list(self.starts), list(self.owners))
 
     def _at(self, at: int) -> frozenset[_Key]:
@@ -253,8 +253,8 @@ class _BufferFinder:
                         self._sets.join(key, (thunk.number, j))
 
     def _live_through(self, reader: _Key, writer: _Key) -> None:
-        """Keeps the bytes that access `reader` reads live through all of each loop that contains
-        only one of the two accesses `reader` and `writer`.
+        """Notes that the bytes that access `reader` reads must live through all of each loop that
+        contains only one of the two accesses `reader` and `writer`.
         """
         inside = [self._loops[k[0]] if isinstance(k[0], int) else () for k in (reader, writer)]
         for loop in set(inside[0]) ^ set(inside[1]):
@@ -286,9 +286,9 @@ class _BufferFinder:
         return list(by_root.values())
 
     def _pin(self, found: dict[_Key, Buffer]) -> None:
-        """Pins the buffers of arguments (live from the start) and results (live to the end): they
-        take their whole allocations. `found`: the access that represents a buffer -> it, changed in
-        place.
+        """Pins the buffers of arguments and constants (live from the start) and results (live to
+        the end): they take their whole allocations. Results that no thunk accesses are added.
+        `found`: the access that represents a buffer -> it, changed in place.
         """
         ends = len(self._executable.flat)
         for index, area in self._areas.items():

@@ -43,8 +43,7 @@ def relocated(
     gap: float = 0.0,
     on_proof: Callable[[Proof], None] | None = None,
 ) -> bytes:
-    """Repacks the buffers of a CPU executable; returns it serialized, unchanged if no byte is
-    saved.
+    """Repacks a CPU executable's buffers; returns it serialized, unchanged if no byte is saved.
     Nothing is checked here: whoever loads it has that done (`check.executable.relocation`).
 
     Args:
@@ -131,7 +130,8 @@ def _tried(
     gap: float,
 ) -> _Try:
     """Packs buffers into allocations, end to end in one address space with pinned blocks between.
-    Temporaries are last, so that the least height leaves least bytes of them.
+    Temporaries are last, so that the least height leaves least bytes of them. Buffers elsewhere
+    stay. Raises OffsetsError if no packing is found.
 
     Args:
       found: all buffers. areas: XLA's allocations. arenas: indices of those in which buffers may
@@ -199,7 +199,9 @@ def temporary(executable: CpuExecutable) -> int | None:
 
 
 def _arenas(areas: Mapping[int, CpuAllocation], least: int) -> list[int]:
-    """Lists allocations (indices) of at least `least` bytes whose free bytes can hold buffers."""
+    """Lists allocations (indices) of at least `least` bytes, and not fewer than 512, whose free
+    bytes can hold buffers.
+    """
     least = max(_SMALLEST, least)
     return [index for index, area in areas.items() if area.hosts and area.size >= least]
 
@@ -219,11 +221,9 @@ def logical_places(
     """Finds the new (allocation, offset in bytes) of each of XLA's logical buffers, by its id.
     Each moves with the write of its instruction. Nothing at run time reads the places of
     temporaries that no thunk names (a loop's state, which its first and last writes name); they
-    only must lie inside. Of results and arguments only what a thunk writes can have moved.
-
-    Args:
-      places: the slice of each access of each thunk, as moved.
-      temp: the index of the allocation of temporaries, which now has `height` bytes.
+    only must lie inside: OffsetsError where one cannot. Of results and arguments only what a thunk
+    writes can have moved. `places`: the slice of each access of each thunk, as moved. `temp`: the
+    index of the allocation of temporaries, which now has `height` bytes.
     """
     written: dict[tuple[str, Slice], Slice] = {}
     by_place: dict[Slice, Slice] = {}
