@@ -23,7 +23,8 @@ _REMEMBERED, _REMEMBERED_BYTES = 16, 2**20
 
 def flattened(arguments: tuple[Any, ...]) -> tuple[Kinds, bytes]:
     """Converts a compiled loop's arguments to what its machine code takes: (their types, the 8-byte
-    words that stand for them). Raises TypeError if one is no array, number or tuple of these.
+    words that stand for them). TypeError if one is no number, array of a type that loops take, or
+    tuple of these.
     """
     kinds: list[Any] = []
     words: list[bytes] = []

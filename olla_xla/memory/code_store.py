@@ -38,7 +38,9 @@ _SUFFIX = ".loop"
 
 
 def folders() -> Iterator[Path]:
-    """Yields folders that may hold machine code, best first: beside this file, the user's cache."""
+    """Yields folders that may hold machine code: beside this file, then the user's cache, or only
+    the one that NUMBA_CACHE_DIR names.
+    """
     if chosen := os.environ.get(_FOLDER_VARIABLE):
         yield Path(chosen)
         return
@@ -67,7 +69,7 @@ def _digest(parts: Any) -> str:
 
 
 def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
-    """A digest of a function's code, of all functions that it calls, and of the globals they read.
+    """A digest of a function's code, of all loops that it calls, and of the constants they read.
 
     Args:
       function: the Python function of a compiled loop.
@@ -98,7 +100,7 @@ def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
 
 
 def _stem(name: str, kinds: Any) -> str:
-    """The beginning of the names of a compiled loop's files for argument types `kinds`, here."""
+    """The beginning of the names of a loop's files for arguments `kinds`, on this machine."""
     return f"{name}-{_machine()}-{_digest(kinds)}-"
 
 
@@ -109,10 +111,8 @@ def holds(name: str, digest: str) -> bool:
 
 
 def load(name: str, kinds: Kinds, digest: str) -> Code | None:
-    """Reads the machine code of a compiled loop from disk; None if it is missing or incomplete.
-
-    Args:
-      name: the loop's. kinds: types of its arguments. digest: of its source.
+    """Reads a compiled loop's machine code from disk; None if it is missing, or damaged, or others
+    may have written it. `name`: the loop's; `kinds`: types of its arguments; `digest`: `source`'s.
     """
     data = read(name, spelled(kinds), digest)
     if data is None:
@@ -124,7 +124,7 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
 
 
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
-    """Writes a compiled loop's machine code to disk; `load` finds it by the same arguments."""
+    """Writes a loop's machine code to disk (see `write`); `load` finds it by the same arguments."""
     header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]
     data = json.dumps(header).encode() + b"\n" + b"".join(code.images)
@@ -132,7 +132,7 @@ def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
 
 
 def drop(name: str, kinds: Kinds, digest: str) -> None:
-    """Deletes a compiled loop's machine code from all folders; arguments as for `load`."""
+    """Deletes a loop's machine code from all folders where that is possible; see `load`."""
     for folder in folders():
         with contextlib.suppress(OSError):
             (folder / f"{_stem(name, spelled(kinds))}{digest}{_SUFFIX}").unlink()
@@ -151,10 +151,8 @@ def read(name: str, kinds: Any, digest: str) -> bytes | None:
 
 def write(name: str, kinds: Any, digest: str, data: bytes) -> None:
     """Writes data of a compiled loop to the first folder to which this user, and nobody else, can
-    write. Files of earlier versions of it are removed. Logs a warning where no folder can be used.
-
-    Args:
-      name, digest: as for `load`. kinds: of its arguments; their `repr` is part of the key.
+    write, and removes its other versions there. Logs a warning where no folder can be used.
+    `name`, `digest`: as for `load`; `kinds`: of its arguments; their `repr` is part of the key.
     """
     stem = _stem(name, kinds)
     file = f"{stem}{digest}{_SUFFIX}"
@@ -214,7 +212,8 @@ class Code(NamedTuple):
 
     def linked(self, loop: str) -> Callable[[bytes], Any]:
         """Loads the code into this process; returns a function that takes the arguments' 8-byte
-        words (`flattened`) and returns the loop's result. `loop`: its name in errors.
+        words (`flattened`) and returns the loop's result, or raises RuntimeError if the loop fails.
+        `loop`: its name in errors.
         """
         takes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
         function = ctypes.PYFUNCTYPE(ctypes.c_int32, *takes)(_link(self.images))
@@ -289,10 +288,8 @@ def _link(images: tuple[bytes, ...]) -> int:
 
 def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
     """Compiles a loop for arguments of these types; returns its machine code. Raises TypeError if
-    the loop returns anything but numbers.
-
-    Args:
-      dispatcher: numba's, without entries from Python and without counts of references.
+    the loop returns anything but None, a number or a short tuple of numbers. `dispatcher`: numba's,
+    without entries from Python and without counts of references.
     """
     import numba
 
@@ -306,7 +303,9 @@ def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
 
 
 def _result(kind: Any, name: str) -> tuple[str, bool]:
-    """(`struct` format of a loop's result, whether that is one value); TypeError if not numbers."""
+    """(`struct` format of a loop's result, "" for None; whether that is one value). TypeError if it
+    is anything else than up to eight numbers.
+    """
     from numba.core import types as numba_types
 
     if kind == numba_types.none:

@@ -27,7 +27,7 @@ class _OperatorBlock(NamedTuple):
     Attributes:
       before: uint64 [n, words], for each operator u the bits of those that are u or an ancestor of
         u; bit k is operator first + k. after: the same for u and its descendants.
-      near: int64 [any], all tensors that may be live at one of the operators.
+      near: int64 [any], all tensors with bytes that may be live at one of the operators.
       steps: int64 [64 words], overwritten: by how much live bytes rise at each operator.
     """
 
@@ -138,7 +138,9 @@ def _account(
 
 @inner
 def _add_forced(g: GraphArrays, block: _OperatorBlock, total: NDArray[np.int64]) -> None:
-    """Adds each tensor's bytes to `total` at the operators of the block where it must be live."""
+    """Adds the bytes of tensors to `total` at the operators of the block where they must be live;
+    those that live from the start to the end are in it already.
+    """
     full, one, words = ~np.uint64(0), np.uint64(1), block.before.shape[1]
     block.steps[:] = 0
     for i in block.near:
@@ -185,10 +187,7 @@ def _find_deaths(g: GraphArrays, block: _OperatorBlock, deaths: NDArray[np.int64
     """Writes for each (output, input) pair of the block's operators whether the input dies at
     operator v, which makes the output: in no order (_NEVER) if another reader is a descendant of v,
     in every order (_SURELY, as `deaths` says at first) if all others are ancestors of v, else
-    _MAYBE.
-
-    Args:
-      g: the graph. block: of operators. deaths: int64 [pairs of the block], changed in place.
+    _MAYBE. `deaths`: int64 [pairs of the block], changed in place.
     """
     begin, end = g.pair_ptr[block.first], g.pair_ptr[block.last]
     for k in range(begin, end):

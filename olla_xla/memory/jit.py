@@ -97,7 +97,9 @@ class _StoredLoop(CompiledLoop):
         self._took = math.inf if long else 0.0  # seconds in Python
 
     def __call__(self, *args: Any) -> Any:
-        """Runs the machine code; loads or compiles it at the first call with these types."""
+        """Runs the machine code, loaded or compiled at the first call with these types; or has
+        Python interpret the loop, as far as `interpret` allows.
+        """
         kinds, words = flattened(args)
         run = self._linked.get(kinds)
         if run is None:
@@ -185,7 +187,7 @@ def has_numba() -> bool:
 
 
 def jit(function: Callable[..., Any]) -> CompiledLoop:
-    """Compiles a function with numba at its first call; the machine code is cached on disk."""
+    """Decorator: numba compiles the function at its first call, and caches machine code on disk."""
     return CompiledLoop(function, cache=True)
 
 
@@ -198,5 +200,5 @@ def loop(function: Callable[..., Any], *, long: bool = False) -> _StoredLoop:
 
 
 def inner(function: Callable[..., Any]) -> CompiledLoop:
-    """Decorator like `loop`, for helper functions that only compiled loops call."""
+    """Decorator like `loop`, for helpers of compiled loops; calls from Python are interpreted."""
     return _Inner(function, no_cpython_wrapper=True, _nrt=False)

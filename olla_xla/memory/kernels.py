@@ -37,7 +37,7 @@ def find_kernels(
     """Kernels (instructions) whose rounding may depend on which of their arrays share memory.
 
     Args:
-      dataflow: of a module. pairs: values that may share memory. target: "cpu" or "cuda".
+      dataflow: of a module. pairs: values that may share memory. target: a platform's name.
       every: also those whose arrays share memory alike in any order: those of copies may not.
     """
     values = dataflow.values
@@ -67,10 +67,8 @@ def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Patte
 
 
 def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
-    """A copy of `kept` with the patterns of copied instructions, equal to their originals', added.
-
-    Args:
-      kept: name -> pattern (which arrays share memory). copies: (copy's name, original's name).
+    """A copy of `kept`, name -> pattern (which arrays share memory), to which copied instructions
+    are added with their originals' patterns. `copies`: (copy's name, original's name).
     """
     return {**kept, **{name: kept[original] for name, original in copies if original in kept}}
 
@@ -86,11 +84,9 @@ def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
 def overwritten(
     i: Instruction, kept: Mapping[str, Pattern], index: ShapeIndex | None = None
 ) -> list[tuple[Instruction, ShapeIndex]]:
-    """The operands, as (instruction, tuple index), whose memory an instruction's results must have.
-
-    Args:
-      i: any instruction. kept: instruction name -> pattern (which of its arrays share memory).
-        index: of the result that overwrites; None: any.
+    """The operands, as (instruction, tuple index), whose memory results of `i` must have by `kept`:
+    instruction name -> pattern (which of its arrays share memory). `index`: of the result that
+    overwrites; None: any.
     """
     operands = (o for r, o in _overwrites(i, kept) if index is None or r[1] == index)
     return list(dict.fromkeys(operands))

@@ -99,7 +99,9 @@ def live_spans(
 
 @inner
 def _uses(g: GraphArrays, position: NDArray[np.int64], spans: NDArray[np.int64]) -> None:
-    """Writes to `spans`, int64 [m, 2], half-open steps: each tensor's source to its last reader."""
+    """Writes to `spans`, int64 [m, 2], half-open steps: from each tensor's source, or the start if
+    it is live then, to its last reader, or the end.
+    """
     for i in range(g.m):
         last = position[g.source[i]]
         spans[i, 0] = 0 if g.live_in[i] else last

@@ -52,7 +52,7 @@ def lower(
     Args:
       dataflow: the module's value analysis.
       computation: one of its control computations, with a schedule.
-      pairs: in-place candidates (hlo.values.sharing).
+      pairs: in-place candidates (hlo.sharing).
       peaks: peak bytes of each computation that this one may call (or a lower bound of it).
       released: names of asynchronous starts that may overlap with less work than in XLA's order.
       kept: kernel name -> which of its arrays must share memory. Where a result is to overwrite an

@@ -38,11 +38,12 @@ _FORCED = -1  # returned instead of a number of readers: the tensor is live what
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Closure:
-    """The least bytes that can be live while one operator runs, over all orders of the graph.
+    """A lower bound on the bytes live while one operator runs, in the orders asked for (all, unless
+    `least_live` was given operators that must run before or after it).
 
     Attributes:
-      operator: the operator. bytes: no order has fewer live bytes while it runs.
-      before: bool [n], operators that have run before it in an order with so few.
+      operator: the operator. bytes: none of these orders has fewer live bytes while it runs.
+      before: bool [n], operators that have run before it in the cut that gives the bound.
     """
 
     operator: int
@@ -56,12 +57,13 @@ def least_live(
     early: NDArray[np.bool_] | None = None,
     late: NDArray[np.bool_] | None = None,
 ) -> Closure:
-    """The least bytes that are live while operator `v` runs, over all orders, by a minimum cut.
+    """Bounds from below the bytes live while operator `v` runs, over all orders, by a minimum cut.
+    They are the least possible unless too many choices of in-place inputs were left untried.
 
     Args:
       graph: the graph. v: the operator.
       early, late: bool [n], operators that must run before `v` (and their ancestors) and after it
-        (and their descendants). The bytes are then the least over such orders only.
+        (and their descendants). The bound then holds for such orders only.
     """
     g = graph
     alone = np.zeros(g.n, np.bool_)
@@ -267,7 +269,7 @@ def _arcs(
 def _readers(
     g: GraphArrays, v: int, side: NDArray[np.int64], i: int, dropped: bool, nodes: NDArray[np.int64]
 ) -> int:
-    """Writes to `nodes` those operators that must have run before tensor i dies and are open in
+    """Writes to `nodes` those of operators that must have run before tensor i dies and are open in
     `side` (may run before or after operator `v`). Returns how many, or _FORCED if i is live at v in
     any case. An argument lives until its source has run, too. `dropped`: `v` is no reader.
     """

@@ -102,7 +102,7 @@ class PlannedModule:
     """A module with the orders chosen so far, its tensor graphs, and a model of its memory.
 
     Args:
-      module: a scheduled one (`scheduled_module`). target: "cpu" or "cuda".
+      module: a scheduled one (`scheduled_module`). target: "cpu", "cuda" or "tpu".
       released: names of asynchronous starts that may overlap with less work than in XLA's order.
       kept: kernel name -> which of its arrays must share memory, its pattern (memory.kernels);
         graphs then have edges such that it can.
@@ -140,8 +140,9 @@ class PlannedModule:
     def lowered(
         self, computation: Computation, peaks: Mapping[Computation, int] | None = None
     ) -> LoweredComputation:
-        """The tensor graph of one computation. Those that it calls count with the bytes in `peaks`:
-        by default their lifetime peaks so far; or `bounds`, to bound all orders, or `leasts`.
+        """Returns one computation with its tensor graph; GraphError if edges form a cycle. Those
+        that it calls count with the bytes in `peaks`: by default their lifetime peaks so far; or
+        `bounds`, to bound all orders, or `leasts`.
         """
         peaks = self.peaks if peaks is None else peaks
         result = lower(self.dataflow, computation, self.pairs, peaks, self.released, self.kept)
@@ -158,13 +159,13 @@ class PlannedModule:
         return lowered
 
     def charge_all(self) -> LoweredComputation:
-        """Computes all computations' lifetime peaks, callees first; returns the entry's graph."""
+        """Sets all computations' `peaks` by `charge`, callees first; returns the entry's graph."""
         for computation in self.computations.values():
             lowered = self.charge(computation)
         return lowered
 
     def simulate(self) -> Assignment:
-        """XLA's buffer assignment of the module in `orders`, simulated."""
+        """Returns XLA's buffer assignment of the module in `orders`, simulated."""
         return self.model.simulate(self.orders)
 
     def rewritten(
@@ -173,7 +174,7 @@ class PlannedModule:
         orders: Mapping[Computation, Sequence[Instruction]],
         holds: Mapping[str, Sequence[int]] | None = None,
     ) -> PlannedModule:
-        """A new module in which results are written over operands, and operands kept longer.
+        """Makes a new module in which results are written over operands, and operands kept longer.
 
         Args:
           aliases: fusion name -> results to be written over operands (hlo.rewrite.aliases).
@@ -185,7 +186,7 @@ class PlannedModule:
         return self._edited(edit.alias(aliases))
 
     def guarded(self) -> PlannedModule:
-        """A new module with the control edges (guards) that XLA will get to keep the planned order.
+        """Makes a module with the control edges (guards) that XLA will get to keep planned orders.
         XLA visits a guarded module in another order, and breaks ties among buffers otherwise. Where
         nothing is rematerialised after XLA's scheduler, no guards are needed: it returns itself.
         """

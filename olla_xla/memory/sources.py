@@ -64,7 +64,7 @@ class Source(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_own_file(file: str) -> bool:
-    """Whether a file can be the user's own code: no library such as JAX or Flax, no Python."""
+    """Whether a file can be a step's own code: no Python, no library of building blocks."""
     if file in _NO_FILE or file.startswith((_PACKAGE + "/", f"{sys.prefix}/bin/")):
         return False
     standard = f"{sysconfig.get_paths()['stdlib']}/"
@@ -80,10 +80,9 @@ def is_installed(file: str) -> bool:
 
 @functools.lru_cache(maxsize=65536)
 def source_of(stack: tuple[SourceFrame, ...], op_name: str) -> Source | None:
-    """The line of the user's code that an operation came from; None if no call has a known file.
-
-    Args:
-      stack: its calls, innermost first. op_name: JAX's name of it, with the jitted function's.
+    """The source line that an operation came from, a step's own if there is one, with the calls
+    before it; None if no call has a known file. `stack`: its calls, innermost first; `op_name`:
+    JAX's name of it, which begins with the jitted function's.
     """
     inside = _inside(tuple(dict.fromkeys(stack)), op_name)
     own = [frame for frame in inside if is_own_file(frame.file)]

@@ -44,12 +44,10 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     Written are the order, results that overwrite operands, instructions that are computed again
     (clones), and changed loops. Each instruction gets as frontend attributes its step, the bytes it
     defines, and, where it defines any, the planned offsets of its values in order, separated by
-    commas; the first and the last of each computation also `mark`, if it is not "". On a GPU
+    commas; the first and the last of each computation also `mark`, if it is not "". On a GPU or TPU
     fusions get the marks of `hlo.invariant_loads`, so that no order has XLA load as invariant what
-    is not. On a CPU no fusion writes over what another of its operands still reads.
-
-    Raises:
-      PlanMismatchError: the plan was made for another module.
+    is not. On a CPU no fusion writes over what another of its operands still reads. Raises
+    PlanMismatchError if the plan was made for another module, or cannot be written into it.
     """
     view = scheduled_module(module)
     if view.fingerprint != plan.fingerprint:

@@ -74,11 +74,13 @@ class SearchLimits:
         return self.effort.seconds - (clock.now() - self.started)
 
     def nested(self) -> float:
-        """Seconds for the next loop body or branch: half of what is left of the time for these."""
+        """Returns seconds for the next loop body or branch: half of what is left for these; may be
+        negative.
+        """
         return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
     def tolerance(self, bound: int) -> float:
-        """By what fraction of a bound (bytes) the total may exceed it when the search ends."""
+        """Returns by what part of a bound (bytes) the total may exceed it when the search ends."""
         return max(self.options.tolerance, self.effort.enough_bytes / max(bound, 1))
 
 
@@ -86,11 +88,11 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
     """Finds an order and in-place results for one computation; its callees keep their orders.
 
     Args:
-      work: the computation with its graph; its module has callees' lifetime peaks and bounds.
+      work: the computation, whose module has callees' peaks and bounds; gets candidate orders.
       limits: of all computations. seconds: of search for this one.
 
     Returns:
-      A solution whose predicted total (placement "own": lifetime peak) is not above XLA's order's.
+      A solution, written into its module. Its total, or peak ("own"), is not above XLA's order's.
     """
     options, began = limits.options, clock.now()
     deadline = began + max(seconds, 0.01)
@@ -151,9 +153,10 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
 def _least_peak(
     work: Candidates, deadline: float, limits: SearchLimits, worth: Callable[[int], float]
 ) -> tuple[SearchResult, Proof | None]:
-    """Searches for the order of least lifetime peak, until `deadline`; with method "ilp" an integer
-    program goes on from there. Returns the best order, and the program's proof if it ran. `worth`:
-    best peak so far (bytes) -> clock time until which to search the entry computation.
+    """Searches for the order of least lifetime peak for a part of the time until `deadline`; with
+    method "ilp" an integer program goes on from there. Returns the search's result with the best
+    order, and the program's proof if it ran. `worth`: best peak so far (bytes) -> clock time until
+    which to search the entry computation.
     """
     options = limits.options
     by_ilp = options.method == "ilp"

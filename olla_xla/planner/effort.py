@@ -68,8 +68,9 @@ class Effort:
     schedule_seconds: float | None = None
 
     def worth(self, total: int) -> float:
-        """Seconds that the search may take in all if its best total so far is `total` bytes: more,
-        the further that is above `bound`, and the longer XLA took to its own schedule.
+        """Returns seconds that the search may take in all if its best total so far is `total`
+        bytes: more, the further that is above `bound`, and the longer XLA took to its own schedule;
+        at most `seconds`, and just these where XLA's time does not matter.
         """
         if self.schedule_seconds is None:
             return self.seconds
@@ -82,8 +83,8 @@ class Effort:
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), self.seconds)
 
     def negligible(self, total: int) -> float:
-        """Bytes: a loop body or branch that could save no more than these is not searched. `total`
-        is the predicted bytes of the module in XLA's order.
+        """Returns bytes: a loop body or branch that could save no more than these is not searched.
+        `total`: predicted bytes of the module in XLA's order.
         """
         least = _NEGLIGIBLE * total
         if self.schedule_seconds is None:
@@ -91,7 +92,7 @@ class Effort:
         return max(least, min(_MINOR * total, _MINOR_PER_GAP * (total - self.bound)))
 
     def until(self, total: int, started: float, now: float) -> float:
-        """The clock time at which the search ends unless it finds a total below `total` first.
+        """Returns the clock time when the search ends unless it finds less than `total` first.
 
         Args:
           total: the best so far, just found, in bytes. started, now: when the search began, and the

@@ -27,10 +27,8 @@ _DEEP = 12  # instructions on a chain that is computed again, at most
 
 
 def with_recomputation(state: ModuleState, overhead: float) -> int:
-    """Estimates roughly the bytes of a step if values were recomputed; at most those of its plan.
-
-    Args:
-      state: one with a plan. overhead: time that may be added, as a fraction of the step's.
+    """Estimates roughly the bytes of a step if values were recomputed; at most those of its plan,
+    which `state` must have. `overhead`: time that may be added, as a fraction of the step's.
     """
     plan, cost = state.ordered, state.request.cost
     allowance = overhead * state.request.own_seconds
@@ -120,7 +118,9 @@ class _Gaps:
         return (start, stop) if start < step < stop < g.n else None
 
     def _price(self, tensor: int, depth: int = 0) -> float:
-        """Seconds to compute a tensor again for its last reader, with inputs dead then; or inf."""
+        """Seconds to compute a tensor again for its last reader, with inputs dead then; inf if that
+        is not possible, or takes too long a chain.
+        """
         if tensor in self._prices:
             return self._prices[tensor]
         g, k = self._g, int(self._g.source[tensor])

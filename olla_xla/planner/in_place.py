@@ -49,8 +49,8 @@ def bindings(work: Candidates, order: Sequence[int] | NDArray[np.int64]) -> list
     """Returns the results of fusions that may safely be bound to operands (written over them, in
     one buffer) under an order, largest first. An operand must die at the fusion under this order,
     the fusion be allowed to overwrite it, and the buffers of both, once joined, never hold two live
-    tensors. Arguments are not overwritten. A kernel whose arrays must share memory as in XLA's
-    order (`PlannedModule.kept`) gets only bindings between arrays that share it there.
+    tensors. Arguments are not overwritten, and very small results are left out. A kernel in
+    `PlannedModule.kept` gets only bindings between arrays that must share memory by that.
     """
     g, planned = work.arrays, work.planned
     spans = intervals(g, order)
@@ -85,7 +85,9 @@ def _binding(dataflow: Dataflow, lowered: LoweredComputation, b: int, a: int) ->
 
 
 def _keeps(dataflow: Dataflow, binding: Binding, kept: Mapping[str, Pattern]) -> bool:
-    """Whether a binding agrees with `kept` (kernel -> which arrays share memory) for its kernel."""
+    """Whether a binding agrees with `kept` (kernel -> which arrays share memory), if that has its
+    kernel.
+    """
     fusion = dataflow.values[binding.values[0]].instruction
     if fusion.name not in kept:
         return True
@@ -145,8 +147,9 @@ def choose(
     total: Callable[[Sequence[tuple[int, int]]], int],
     operators: int = 0,
 ) -> tuple[list[Binding], int]:
-    """Chooses bindings (results written over operands) that lower the predicted total: all that
-    help, if all together do, or else one after the other. Returns (chosen, total bytes with them).
+    """Chooses bindings (results written over operands) that lower the predicted total. If all of
+    them together do, large ones without which it is no higher are left out; else large ones are
+    added one by one while they lower it. Returns (chosen, total bytes with them).
 
     Args:
       found: safe bindings, the largest first.
@@ -187,8 +190,8 @@ def with_chains(
     work: Candidates, tolerance: float, own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
     """Binds results of fusions to operands (writes them over these) where that lowers the predicted
-    total. Bindings are safe under one order only: that of least total, the best order of a
-    heuristic rule, and the search's own are tried.
+    total. Bindings are safe under one order only: that of least total, the best that is not the
+    search's, and the search's own are tried.
 
     Args:
       work: the computation with its candidate orders and their scores.

@@ -46,10 +46,7 @@ class PatternedModule:
 def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedModule | None:
     """Makes each kernel's operands and results share memory by its pattern in `planned.kept`: the
     module with the results bound (written over operands) and operands held (live one more step)
-    that this takes; None if it fails.
-
-    Args:
-      planned: the module in its orders. is_own: it is XLA's own, whose order takes no guards.
+    that this takes; None if it fails. `is_own`: it is XLA's own, whose order takes no guards.
     """
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}
@@ -184,10 +181,8 @@ class _KernelMemory:
 
     def _own_links(self, i: Instruction) -> Iterator[tuple[Alias, int, int]]:
         """Yields results that `i` must write over operands, by its pattern (which of its arrays
-        share memory), and that are not bound to these yet.
-
-        Yields:
-          The alias that would bind it, value id of the result, and of the operand.
+        share memory), and that are not bound to these yet: each as (the alias that would bind it,
+        value id of the result, of the operand).
         """
         own, arrays = self._planned.kept[i.name], leaves(i)
         first = len(arrays) - sum(source is i for source, _ in arrays)

@@ -14,8 +14,8 @@ Point = tuple[float, int]
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """The points (seconds added, bytes) of which no other is lower in both, by rising time; at most
-    four: the first, the last, and those whose loss would cost most.
+    """The points (seconds added, bytes) of which no other is lower in both, by rising time, at most
+    four: the first, the last, and those whose loss would cost most. Negative seconds count as 0.
     """
     shown = _undominated(points)
     while len(shown) > _SHOWN:
@@ -32,7 +32,8 @@ def knee(points: Iterable[Point], step_seconds: float) -> Point:
     lower convex hull, the last that gains more than a tenth of the first's bytes per second.
 
     Args:
-      points: the one without added time among them. step_seconds: predicted time of the step.
+      points: the one without added time among them. step_seconds: predicted time of the step, of
+        which a point counts as taking at least a hundredth.
     """
     hull: list[Point] = []
     for point in _undominated(points):  # of those on the lower hull gains only fall

@@ -54,7 +54,9 @@ class _Orders:
     out_of_time: bool = False
 
     def add(self, solved: Solved) -> None:
-        """Checks and takes over the result for one computation: its module, aliases and proof."""
+        """Takes over the result for one computation, once its order passes the check; else raises
+        CheckError.
+        """
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         self.planned, self.entry = solved.module, solved
         self.aliases |= solved.aliases
@@ -63,7 +65,9 @@ class _Orders:
 
 
 def _solve_all(orders: _Orders, estimates: dict[str, Candidates], limits: SearchLimits) -> Solved:
-    """Plans the computations that may gain enough, callees first; returns the entry's result."""
+    """Plans the computations that may gain enough, callees first, into `orders`; returns the
+    entry's result. Plans none if the total is near its bound already, or the time is over.
+    """
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
     # The entry's bound includes those of all that it calls.
     met = total <= estimates[entry].bound + limits.effort.enough_bytes
@@ -109,7 +113,7 @@ def plan_order(
     """Finds an order for each computation of a module, and results to write over operands.
 
     Args:
-      module: a scheduled one. options: limits and seed. target: "cpu" or "cuda".
+      module: a scheduled one. options: limits and seed. target: "cpu", "cuda" or "tpu".
       progress, alternative_orders: see `planner.plan_module`. timing: limits of time.
       released: names of asynchronous starts that may overlap with less work than in XLA's order.
       kept: kernel name -> which of its arrays must share memory; None: as in XLA's order.
@@ -117,10 +121,9 @@ def plan_order(
       least_gain: bytes; where orders gain less, XLA's own are kept.
 
     Returns:
-      A plan, checked independently, whose predicted total is never above that of XLA's order.
-
-    Raises:
-      KernelError: in no order that was found kernels' arrays can share memory as they must.
+      A plan, checked independently. If the module is XLA's own, its predicted total is never above
+      that of XLA's order. Raises KernelError if in no order that was found kernels' arrays can
+      share memory as they must.
     """
     timing = timing or Timing()
     started = clock.now() if timing.began is None else timing.began
@@ -209,9 +212,9 @@ def _reads_late(planned: PlannedModule, computation: Computation) -> bool:
 
 def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, Candidates]:
     """Computes each computation's lifetime peak in its own order and a lower bound for all orders,
-    callees first: computation name -> Candidates with these. `is_own`: the module is XLA's own.
+    callees first, and writes them to `planned` too: computation name -> Candidates with these.
     Raises KernelError if edges that let kernels' arrays share memory as they must form a cycle
-    (GraphError if `is_own`).
+    (GraphError if `is_own`, the module is XLA's own).
     """
     try:
         return {key: Candidates.at(planned, c) for key, c in planned.computations.items()}
@@ -263,8 +266,8 @@ class _End(NamedTuple):
 def _with_kernels(
     orders: _Orders, solved: Solved, given: PlannedModule, most: float, *, is_own: bool
 ) -> _End:
-    """Changes the module in its new orders so that each kernel's operands and results share memory
-    as they must (its pattern). Where that is not possible, or the total is then above `most` bytes,
+    """Returns the module in its new orders, changed so that each kernel's arrays share memory as
+    they must (its pattern). Where that is not possible, or the total is then above `most` bytes,
     the order that the module (`given`) came with is taken instead. Raises KernelError if it is not
     possible there either. `is_own`: whether `given` is XLA's own module.
     """
@@ -303,7 +306,7 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:
-    """Each value's name -> (offset, bytes) in one arena: XLA's allocations laid end to end."""
+    """Name of each array but constants -> (offset, bytes) in one arena: allocations end to end."""
     alignment = planned.model.alignment
     sizes = assignment.sizes
     bases = np.zeros(len(sizes) + 1, np.int64)

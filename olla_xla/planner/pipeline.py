@@ -65,15 +65,14 @@ def plan_module(
 
     Args:
       module: serialized HloModuleProto as XLA scheduled it.
-      options: limits and seed. target: "cpu" or "cuda".
+      options: limits and seed. target: "cpu", "cuda" or "tpu".
       xla_bytes: XLA's own assigned total when it is known, for the report.
       alternative_orders: gives orders of another scheduler (computation name -> instruction names);
-        it is called if the search leaves a total far above the bound, and there is time left for
-        it, as long as XLA took to its schedule.
-      progress: called with one line at each improvement.
+        called if the total is far above the bound, and as long as XLA took to its schedule is left.
+      progress: called with one line at each phase and improvement.
       schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
         search takes a time in proportion to it; where it is None, 20 s at most.
-      device_kind: JAX's name of the GPU, for the predicted times of recomputation; "": an H100.
+      device_kind: JAX's name of the GPU or TPU, for predicted times; "": an H100 or a TPU v5e.
       device_bytes: a device's memory. Where the plan would take more, transfers may overlap with
         less than in XLA's order, if it fits then and no overhead is set. None: any.
 
@@ -82,6 +81,7 @@ def plan_module(
 
     Raises:
       BudgetError: no plan that was found meets the memory budget.
+      KernelError: no order has kernels' arrays share memory as they must.
       ModuleFormatError: `module` cannot be read or has no schedule.
       CheckError: the check rejected the result (a bug).
     """
@@ -136,8 +136,9 @@ def _leaves_much(state: ModuleState) -> bool:
 def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
     """Finds an order for the module with as many free edits as let kernels' arrays share memory as
     they must. Free edits drop or join arrays of loops and cost no time; without `joins` none are
-    joined. On a GPU an edit is not free if a run is predicted to take longer. Where even the order
-    alone makes it longer, that order is returned, and the caller of the planner keeps XLA's own.
+    joined. But on a CPU, an edit is not free if a run is predicted to take longer. Where even the
+    order alone makes it longer, that order is returned, and the caller of the planner keeps XLA's
+    own. Raises KernelError if no order lets kernels' arrays share memory so.
     """
     refused = longer = None
     for state in _free_edits(start, joins):

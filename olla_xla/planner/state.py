@@ -79,7 +79,7 @@ class PlanRequest:
         return clock.now() - self.started
 
     def limited(self, seconds: float) -> PlanOptions:
-        """The options with a time limit of `seconds`; unchanged if they set no time limit."""
+        """Returns the options with a time limit of `seconds`; unchanged if they set none."""
         if self.options.time_limit is None:
             return self.options
         return dataclasses.replace(self.options, time_limit=max(seconds, 0.01))
@@ -173,7 +173,7 @@ class ModuleState:
 
     @functools.cached_property
     def run_seconds(self) -> float:
-        """Predicted seconds of a run: on a GPU's streams in the plan's order, else op after op."""
+        """Predicted seconds of a run in the plan's order, if there is one (else op after op)."""
         order, request = None if self.plan is None else self.plan.order, self.request
         if self.module is request.own and order in (None, request.own.order):
             return request.own_seconds
@@ -181,24 +181,20 @@ class ModuleState:
 
     @property
     def path_seconds(self) -> float:
-        """Predicted seconds of a run in the plan's order on a GPU's streams; 0 on a CPU."""
+        """Predicted seconds of a run in the plan's order on a device's streams; 0 on a CPU."""
         return self.run_seconds if platform(self.request.target).runs_beside else 0.0
 
     @property
     def xla_path_seconds(self) -> float:
-        """Predicted seconds of a run in XLA's own order on a GPU's streams; 0 on a CPU."""
+        """Predicted seconds of a run in XLA's own order on a device's streams; 0 on a CPU."""
         request = self.request
         return request.own_seconds if platform(request.target).runs_beside else 0.0
 
     def ordered_anew(
         self, module: Module, kernels: Mapping[str, Pattern], seconds: float
     ) -> Plan | None:
-        """Plans `module`, with other edits; None if kernels' arrays cannot share memory as they
-        must.
-
-        Args:
-          module: the edited one. seconds: of search, at most.
-          kernels: kernel name -> which of its arrays must share memory (its pattern).
+        """Plans `module`, with other edits, in at most `seconds` of search; None if kernels' arrays
+        cannot share memory as they must by `kernels`: kernel name -> which of them (its pattern).
         """
         request = self.request
         try:
@@ -215,7 +211,7 @@ class ModuleState:
             return None
 
     def finished(self) -> Plan:
-        """The final Plan for the module as XLA scheduled it, with all edits and their cost."""
+        """Returns the final Plan for the module as XLA scheduled it, with all edits' cost."""
         plan, edits, request = self.ordered, self.edits, self.request
         xla, spared = facts_of(request.own, request.target).total, edits.spared
         step_seconds, moved_bytes = 0.0, 0

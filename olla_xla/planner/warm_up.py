@@ -52,13 +52,13 @@ def _load() -> None:
 
 
 def loaded() -> None:
-    """Loads or compiles the planner's compiled loops in this process, by planning a small step."""
+    """Loads or compiles the planner's loops in this process, once, by planning a small step."""
     with _lock:
         _load()
 
 
 def load_kept() -> None:
-    """Loads those compiled loops of the planner whose machine code is on disk already."""
+    """Loads the planner's compiled loops if an earlier process left their machine code on disk."""
     if live_spans.is_kept:
         loaded()
     if moves.late_acceptance_search.is_kept:

@@ -75,8 +75,8 @@ class Candidates:
 
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> Candidates:
-        """Makes Candidates with a computation's lifetime peak in XLA's order and a lower bound for
-        all orders, in bytes; writes both to `planned` too.
+        """Makes Candidates with a computation's lifetime peak in the module's own schedule and a
+        lower bound for all orders, in bytes; writes both to `planned` too.
         """
         work = Candidates(planned, planned.lowered(computation))
         work.peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
@@ -143,7 +143,7 @@ class Candidates:
         return schedule.by_priority(g, steps)
 
     def total(self, order: NDArray[np.int64]) -> int:
-        """Predicted bytes of the module's buffers with this order of the computation; cached."""
+        """Returns predicted bytes of the module with this order of the computation; cached."""
         key = hashlib.blake2b(order.tobytes(), digest_size=16).digest()
         if key not in self._totals:
             self._totals[key] = self.planned.model.simulate(self.whole(order)).total_bytes
@@ -152,7 +152,7 @@ class Candidates:
     def whole(
         self, order: Sequence[int] | NDArray[np.int64]
     ) -> dict[Computation, tuple[Instruction, ...]]:
-        """Computation -> instructions in order, of the whole module; for this one, in `order`."""
+        """Returns computation -> instructions in order, of the module; this one's in `order`."""
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
@@ -195,7 +195,7 @@ class Candidates:
         )
 
     def unchanged(self, total: int) -> Solved:
-        """Returns a Solved that keeps XLA's order; `total`: the module's predicted bytes."""
+        """Adds the module's own order as "xla"; returns its `solved`. `total`: predicted bytes."""
         self.starts["xla"] = np.arange(self.arrays.n)
         self.scores["xla"] = (total, self.peak)
         return self.solved(

@@ -117,7 +117,7 @@ class SolverResult:
     failures: tuple[str, ...] = ()
 
     def point(self) -> NDArray[np.float64]:
-        """The best point, float64 [variables]; SolverError, with backends' messages, if None."""
+        """Returns `x`, the best point; raises SolverError, with backends' messages, without one."""
         if self.x is None:
             said = "; ".join([*self.failures, f"{self.backend or 'solve'}: {self.message}"])
             raise SolverError(f"no solution ({self.status}): {said}")
@@ -263,7 +263,7 @@ class LinearModel:
         """Adds `lower <= sum(coefficients * x[columns]) <= upper`.
 
         Args:
-          columns, coefficients: of the same length; a column that is named twice adds up.
+          columns, coefficients: of the same length, else InputError; a column named twice adds up.
           lower, upper: inclusive.
           tag: what the row stands for, e.g. the number of its equation.
         """
@@ -294,7 +294,7 @@ class LinearModel:
         self._arrays = None
 
     def variable_name(self, column: int) -> str:
-        """The name of the variable in a column."""
+        """Returns the name of the variable in a column, such as "x3" if it was given none."""
         k = max(i for i, (first, _) in enumerate(self._blocks) if first <= column)
         first, name = self._blocks[k]
         return name(column - first)
@@ -304,7 +304,7 @@ class LinearModel:
         return f"{self._tags[row]}#{row}"
 
     def arrays(self) -> LinearArrays:
-        """The whole model as arrays for a solver; cached until the model changes."""
+        """Returns the whole model as arrays for a solver; kept until variables or rows change."""
         if self._arrays is None:
             self._arrays = LinearArrays(
                 cost=np.array(self._cost, np.float64),
@@ -321,7 +321,7 @@ class LinearModel:
         return self._arrays
 
     def value(self, x: NDArray[np.float64]) -> float:
-        """The objective's value at a point, float64 [variables]."""
+        """Returns the objective's value at a point, float64 [variables]."""
         return float(self.arrays().cost @ x + self.offset)
 
 
@@ -344,8 +344,8 @@ def round_point(arrays: LinearArrays, x: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def violation(model: LinearModel, x: NDArray[np.float64]) -> str | None:
-    """The first bound or row that a point, float64 [variables], breaks, in words; or None. Rows
-    with integers only are checked exactly, in int64; others to `ROW_TOLERANCE`.
+    """The first bound or row that a point, float64 [variables], breaks, in words; or None. They are
+    checked to `ROW_TOLERANCE`, but rows of a model with integers only exactly, in int64.
     """
     a = model.arrays()
     outside = np.flatnonzero((x < a.lower - ROW_TOLERANCE) | (x > a.upper + ROW_TOLERANCE))

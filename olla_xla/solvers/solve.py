@@ -73,7 +73,7 @@ def solve(
       A result whose point, if any, is feasible. Its status is ERROR only if every backend failed.
 
     Raises:
-      InputError: an unknown backend, or a start that is not feasible.
+      InputError: no backend or an unknown one, or a start that is not feasible.
     """
     unknown = [name for name in backends if name not in _REGISTRY]
     if unknown or not backends:
@@ -148,8 +148,10 @@ def _checked_start(model: LinearModel) -> SolverResult | None:
 
 
 def _checked(model: LinearModel, result: SolverResult, start: SolverResult | None) -> SolverResult:
-    """A solver's result with its point rounded and tested, or the start if that is better. Raises
-    SolverError if the point is not feasible, or statuses, values and bounds contradict each other.
+    """A solver's result with its point rounded and tested (or the start if that is better), its
+    value computed anew, the bound of an integer objective rounded up, and status OPTIMAL where both
+    meet; with status ERROR, as it is. Raises SolverError if the point is not feasible, or statuses,
+    values and bounds contradict each other.
     """
     x, value, bound = result.x, None, known(result.bound)
     if result.status is Status.ERROR:
@@ -317,7 +319,7 @@ def _followed(messages: queue.SimpleQueue[Any], limits: SolverLimits, until: flo
 
 
 def main() -> int:
-    """Reads a pickled model from stdin, solves it, and writes progress and result to stdout."""
+    """Reads a pickled model from stdin, solves it, writes progress, result or error to stdout."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints goes to stderr
     lock = threading.Lock()

@@ -54,7 +54,7 @@ class Card:
       memory_bytes: what the device has. bytes_per_second: peak bandwidth of its memory.
       plugin: the extra of this package that brings its compiler. CUDA 13 knows nothing older than
         compute capability 7.5, which leaves "cuda12" for a V100.
-      config: of a GPU, the text of its GpuTargetConfigProto, which XLA is given.
+      config: of a GPU, the text of its GpuTargetConfigProto, which XLA is given; "" of a TPU.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Target:
       name: one of `TARGETS`.
       device: a compile-only `jax.Device`, or None for the default device of this process.
       memory_bytes: what each device has; None for this machine's.
-      devices: all of them; more than one where a step is to be sharded.
+      devices: all of them, more than one where a step is to be sharded; () for one CPU.
       kind: as JAX names the device; "" for this machine's.
     """
 
@@ -205,12 +205,12 @@ def prepare_environment(name: str, devices: int = 1) -> None:
 
 def target(name: str, devices: int = 1, topology: str = "") -> Target:
     """Returns the devices of a target; GPUs and TPUs are compile-only and need JAX's plugin. Raises
-    InputError if it is unknown, or this installation cannot compile for it.
+    InputError if it is unknown, has no such devices, or cannot be compiled for here.
 
     Args:
       name: one of `TARGETS`. devices: how many; a GPU's are those of one machine.
-      topology: of a TPU, how many chips in each direction, such as "2x4"; then all of its devices
-        are taken. By default the smallest usual one with so many devices.
+      topology: only of a TPU, how many chips in each direction, such as "2x4"; then all of its
+        devices are taken. By default the smallest usual one with so many devices.
     """
     if topology and name not in CHIPS:
         raise InputError(f"topology={topology} is only for TPUs, and target={name!r} is a GPU")

@@ -102,7 +102,7 @@ _TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 
 
 def _usual(chip: Chip, count: int) -> str:
-    """The most even topology, such as "2x4", of `count` devices; InputError if no power of two."""
+    """The most even topology, such as "2x4", for `count` devices; InputError if no power of two."""
     chips = -(-count // chip.devices)
     if count & (count - 1):
         raise InputError(

@@ -68,7 +68,7 @@ class AllocationReuse(NamedTuple):
       allocation: int64 [values], numbered as made; -1 for the heap.
       bytes: int64 [allocations].
       counted: bool [allocations], holds an argument or output, as XLA counts them.
-      temporary: bool [allocations], a tuple table, part of temp.
+      temporary: bool [allocations], a tuple table that is no output: part of temp.
     """
 
     allocation: NDArray[np.int64]
@@ -101,8 +101,8 @@ class _Allocations(NamedTuple):
 def reuse_allocations(
     sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
-    """Simulates how XLA puts alias sets (values that share one buffer) into allocations made
-    before, or into new ones. `order`: int64 [sets], in which it takes them.
+    """Simulates how XLA puts alias sets (values that share one buffer) into allocations made before
+    or new ones, or leaves them for the heap. `order`: int64 [any], sets, as it takes them.
     """
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
@@ -133,8 +133,8 @@ def _fill(
     temporary: NDArray[np.bool_],
 ) -> int:
     """Puts alias sets, in `order`, into old or new allocations, or leaves them for the heap;
-    returns how many allocations there are. Writes `made`, and of each allocation: `counted`,
-    whether it holds an argument or output; `temporary`, whether it is a tuple table.
+    returns how many allocations there are. Writes `made`, and for each allocation `counted` and
+    `temporary` (see `AllocationReuse`).
     """
     # Python literals here would make numba compile the functions that get them twice.
     clock, usables = np.int64(0), np.int64(0)
@@ -173,8 +173,8 @@ def _find(
     sets: AliasSets, links: Links, ranges: LiveRanges, made: _Allocations, b: int, usables: int
 ) -> int:
     """The first allocation into which alias set `b` fits (XLA's MaybeAssignBuffer); -1 if none
-    does. Of those made, `usables` may take other sets. Its loop is the hottest of all. It calls
-    nothing that takes many arrays (see jit.py), unless one value starts as another ends.
+    does. `usables`: how many of those made may take other sets. Its loop is the hottest of all. It
+    calls nothing that takes many arrays (see jit.py), unless one value starts as another ends.
     """
     lo, hi = sets.ptr[b], sets.ptr[b + 1]
     first = sets.idx[lo]
@@ -275,7 +275,7 @@ def put(
     clock: int,
 ) -> None:
     """Enters into the index `gaps` (`new_gaps`) from when on the k-th allocation is first free of
-    live values, and until when it is last.
+    live values, and until when it is last free.
 
     Args:
       gaps: the index, changed in place.

@@ -39,7 +39,7 @@ def share_in_place(
 
     Returns:
       By value id: tick of definition, tick of free, and the first value of those in the same memory
-      (root), which is -1 for values that are not placed.
+      (root); each is -1 for values that are not placed or have no bytes.
     """
     starts, ends = start[ids], end[ids]
     by_start, by_end = ids[np.lexsort((ends, starts))], ids[np.lexsort((starts, ends))]
@@ -62,8 +62,8 @@ def _replay(
     share_val: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> None:
-    """Writes into the first rows of `found`, [5, values], what `share_in_place` returns. It has two
-    more rows: the first value in an alias set's memory, and 1 for each value that is yet to be
+    """Writes into the first 3 rows of `found`, [5, values], what `share_in_place` returns. It has 2
+    more: the first value in an alias set's memory, and 1 for each value that is yet to be
     freed. All else in it is -1 at first. `by_start`, `by_end`: values to place, sorted by (start,
     end) and by (end, start); other arguments are as in `share_in_place`.
     """
@@ -141,8 +141,8 @@ def _grouped(
 
     Returns:
       When each group lives; int64 [4, groups]: roots, ascending, then three negated sort keys: the
-      root's bytes, the ticks that the root lives, the ticks that the group lives; a lower bound
-      on the bytes of any heap; the last tick.
+      root's bytes, the ticks that the root lives, those from the group's first to its last; a lower
+      bound on the bytes of any heap; the last tick.
     """
     n, latest = len(root), int(end.max(initial=-1))
     runs, keys = np.empty((3, len(ids)), np.int64), np.empty((4, len(ids)), np.int64)
@@ -172,8 +172,8 @@ def _gather(
     Args:
       ids, start, end, root, size: as in `_grouped`. keys: int64 [4, ids], written: what `_grouped`
         returns second. runs: int64 [3, ids], written: `begin`, `end` and `following` of `_Runs`.
-      by_root: int64 [4, values]: `first`, -1 at first, `need`, the last run, and live values of
-        each group; all 0 at first. ticks: int64, 0 at first, longer than the last tick.
+      by_root: int64 [4, values], written: `first`, -1 at first; `need`, the last run, and live
+        values of each group, 0 at first. ticks: int64, 0 at first, longer than the last tick.
     """
     begin, stop, following = runs[0], runs[1], runs[2]
     first, need, last, lives = by_root[0], by_root[1], by_root[2], by_root[3]
@@ -221,7 +221,7 @@ class _Blocks(NamedTuple):
     Attributes:
       base: int64 [levels + 1], first block of each level, and the number of all.
       ptr: int64 [blocks + 1], where each list begins. count: int64 [blocks], its runs so far.
-      run: int64, the lists.
+      run: int32 [any], the lists.
     """
 
     base: NDArray[np.int64]
@@ -265,7 +265,7 @@ def _place(
     fit; returns the heap's size in bytes.
 
     Args:
-      order: roots. runs: when they live. alignment: bytes. blocks: empty lists for all runs.
+      order: roots. runs: when they live. alignment: bytes. blocks: empty lists, filled.
       places: int64 [runs, 4], written: each one's offset, first and last tick, and end, aligned.
       at: int64 [values], written: where each root begins, in bytes.
     """
@@ -370,12 +370,12 @@ def pack(
     Args:
       ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.
       size: int64 [values], bytes. alignment: bytes.
-      most: if every heap is larger than so many bytes, nothing is placed; None: no such limit.
+      most: if a lower bound on any heap is above so many bytes, nothing is placed; None: no limit.
       as_they_come: best fit in the order of definitions instead.
 
     Returns:
-      (heap size in bytes, int64 [values] offsets). If nothing is placed, the size is a lower bound
-      on that of any heap.
+      (heap size in bytes, int64 [values] offsets). If nothing is placed, the size is that lower
+      bound, and all offsets are 0.
     """
     runs, keys, least, latest = _grouped(ids, tick_start, tick_end, root, size)
     roots, sizes, durations, spans = keys

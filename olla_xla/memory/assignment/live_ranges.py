@@ -33,7 +33,7 @@ class LiveRanges(NamedTuple):
 
     Attributes:
       start, end: int64 [values], inclusive logical times.
-      by_start: int64, the values of each alias set, sorted by start; rows as in `set_ptr`.
+      by_start: int64, the values of each alias set, sorted by start; rows as in `AliasSets.ptr`.
     """
 
     start: NDArray[np.int64]
@@ -48,7 +48,8 @@ def live_ranges(
     set_ptr: NDArray[np.int64],
     set_idx: NDArray[np.int64],
 ) -> LiveRanges:
-    """XLA's live ranges of all values; of values in one buffer they are cut so that none overlap.
+    """XLA's live ranges of all values. Where two in one buffer overlap, the earlier one is cut at
+    the later one's start, and the later one lives at least until the earlier one's end.
 
     Args:
       time: int64 [points], logical time of every reference point. total: the schedule's end.
@@ -75,7 +76,7 @@ def _fill(
     by_start: NDArray[np.int64],
 ) -> None:
     """Writes all values' live ranges to `start` and `end`; sorts the values of each buffer (row of
-    `set_ptr`) in `by_start` by start, and cuts their ranges so that none overlap.
+    `set_ptr`) in `by_start` by start, and cuts their ranges as `live_ranges` says.
     """
     _whole(time, total, refs, start, end)
     for b in range(len(set_ptr) - 1):

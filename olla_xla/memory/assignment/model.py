@@ -125,7 +125,7 @@ class AssignmentModel:
         )
 
     def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
-        """A model like this one in which each pair of values (ids) must share one buffer."""
+        """Returns a model like this one in which both values (ids) of a pair share one buffer."""
         sets = self._sets
         label = np.arange(len(sets.bytes))
         for a, b in pairs:
@@ -154,7 +154,9 @@ class AssignmentModel:
         return other
 
     def held(self, holds: Iterable[tuple[int, Instruction]]) -> AssignmentModel:
-        """A model like this one in which values (ids) stay live until after an instruction."""
+        """Returns a model in which each value (id) in `holds` lives until after the instruction
+        beside it.
+        """
         holds = list(holds)
         other = copy.copy(self)
         if holds:
@@ -255,7 +257,9 @@ class AssignmentModel:
     # Evaluation.
 
     def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Times:
-        """The logical time of each point of the schedule (see `References`) under these orders."""
+        """Returns the times of `References`' points under these orders, and the steps in all; keeps
+        the last result.
+        """
         orders = dict(orders)
         if self._timed[0] == orders:  # simulations of one order, with other values in one buffer
             return self._timed[1]
@@ -282,7 +286,7 @@ class AssignmentModel:
         return time, clock
 
     def simulate(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Assignment:
-        """The buffer assignment under `orders`, which has every control computation's order."""
+        """Returns the buffer assignment under orders of all computations; keeps the last result."""
         time, total = self.times(orders)
         if self._latest is None or not np.array_equal(self._latest[0], time):
             self._latest = time, self._simulate(time, total, len(self._order))
@@ -291,14 +295,11 @@ class AssignmentModel:
     def estimator(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
     ) -> Callable[[Order, int | None], int]:
-        """A fast function from an order of one computation to the total; other orders are fixed.
-        Alias sets too small to matter, together less than 0.05% of all bytes, are left out of the
-        simulation; their arguments and outputs stay in the total.
-
-        Returns:
-          A function of an order (positions in XLA's schedule of `computation`), and of the most
-          bytes that are of interest or None. It returns the total in bytes; if that is more, any
-          number above the limit.
+        """Makes a fast function of an order of one computation (positions in XLA's schedule of it),
+        and of the most bytes that are of interest or None; other orders are fixed. It returns the
+        total in bytes; if that is more, any number above the limit. Alias sets too small to matter,
+        together at most 0.05% of all bytes, are left out of the simulation; those of arguments and
+        outputs stay in the total.
         """
         sets = self._sets
         sizes = sets.bytes[self._order]
@@ -319,13 +320,10 @@ class AssignmentModel:
     def _times_by_order(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
     ) -> Callable[[Order], Times]:
-        """A quicker `times` for many orders of one computation, the others' orders as given. An
-        instruction's callees take the same number of steps wherever it runs, so the points of each
-        instruction move together.
-
-        Returns:
-          Order (positions in XLA's schedule of `computation`) -> (each point's logical time,
-          steps).
+        """Makes a quicker `times` for many orders of one computation, the others' orders as given:
+        an instruction's callees take the same number of steps wherever it runs, so all its points
+        move together. It is no quicker where some computation is called from two places. An order
+        is one of positions in XLA's schedule of `computation`.
         """
         instructions = computation.schedule
         assert instructions is not None
@@ -371,8 +369,8 @@ class AssignmentModel:
     def _simulate(
         self, time: NDArray[np.int64], total: int, keep: int, most: int | None = None
     ) -> Assignment:
-        """The assignment of the `keep` largest alias sets (buffers) at the given logical times. If
-        its total is above `most`, nothing is placed, and the total is any number above that.
+        """Returns the assignment of the `keep` largest alias sets (buffers) at these logical times.
+        If its total is above `most`, heaps may be left unpacked, and the total is any number above.
         """
         alone = self._starts.alone(time)
         if len(alone):
@@ -405,8 +403,8 @@ class AssignmentModel:
         )
 
     def _shared_in_heap(self, alone: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """CSR (ptr, idx): value -> operands it may take over in the heap; for a done only if its
-        start and it are one of the pairs `alone`, which XLA makes one operation.
+        """CSR (ptr, idx): value -> operands it may take over in the heap; an operand that is a done
+        only if it and its start are one of the pairs `alone`, which XLA makes one operation.
         """
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
@@ -426,8 +424,8 @@ class AssignmentModel:
 
         Args:
           in_heap: bool [values]. ranges: of all values. found: `allocation` is completed.
-          alone: asynchronous pairs (start, done) between which nothing runs.
-          most: a heap of more bytes is not packed; None: each is.
+          alone: numbers of asynchronous pairs (start, done) between which nothing runs.
+          most: a heap that must take more bytes is not packed; None: each is.
 
         Returns:
           (offset in bytes by value id, bytes of each heap).

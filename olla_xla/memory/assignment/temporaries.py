@@ -41,8 +41,8 @@ class Starts(NamedTuple):
     work: NDArray[np.int64]
 
     def alone(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers, int64, of the pairs of a start and a done without work between them at these
-        times; XLA makes one operation of each.
+        """Returns the numbers, int64, of the pairs of a start and a done without work between them
+        at these times; XLA makes one operation of each.
         """
         if not len(self.start):
             return self.start
@@ -69,10 +69,8 @@ class Starts(NamedTuple):
 
 
 def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> Starts:
-    """The pairs (start, done) of asynchronous collectives of a module; none on a CPU.
-
-    Args:
-      dataflow: of the module. numbers: instruction -> its number. target: "cpu" or "cuda".
+    """The pairs (start, done) of asynchronous collectives of a module; none on a CPU. `numbers`:
+    instruction -> its number; `target`: a platform's name.
     """
     pairs, work = [], []
     within = {c for i in numbers if _begins(i) for c in i.called_control}

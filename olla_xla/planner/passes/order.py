@@ -18,8 +18,8 @@ _ORDER_SHARE = 0.4
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The planner's pass that finds an order for every computation; XLA's own stays if it is best.
-    Raises KernelError if in no order each kernel's operands and results share memory as they must.
+    """The planner's pass that finds an order for every computation; XLA's own stays if none gains
+    enough. Raises KernelError if in no order kernels' arrays share memory as they must.
     """
     request, kernels = state.request, state.kernels
     options, longest = request.options, LONGEST

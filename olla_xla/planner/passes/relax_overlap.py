@@ -31,8 +31,8 @@ _logger = logging.getLogger("olla_xla")
 
 def run(state: ModuleState) -> ModuleState:
     """The planner's pass that lets asynchronous transfers overlap with less work, to save memory.
-    It adds at most the rest of the time allowance. Returns `state` where that saves too little, or
-    under a budget, which was met at less cost.
+    It adds at most the rest of the time allowance. Returns `state` where that saves too little,
+    without an allowance, or under a budget, which was met at less cost.
     """
     request, allowance = state.request, state.allowance_left
     if request.options.budget_bytes is not None or math.isinf(allowance):
@@ -128,9 +128,7 @@ def relaxed(
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
     """Start's name -> seconds of work that overlap with its transfer in `base` and not in `plan`.
-
-    Args:
-      module: that both plans are for, with their loops and clones in it. cost: of operators.
+    `module`: that both plans are for, with their loops and clones in it.
     """
     before, after = (hidden_seconds(module, p.order, cost) for p in (base, plan))
     return {name: max(seconds - after.get(name, 0.0), 0.0) for name, seconds in before.items()}

@@ -47,11 +47,8 @@ _PLACES = 3
 def run(state: ModuleState) -> ModuleState:
     """The planner's pass that recomputes values by cloned instructions, to meet the memory budget
     or, without one, to save memory. Returns `state` where no choice of them is better within the
-    time allowance, or the budget is met already.
-
-    Raises:
-      BudgetError: no choice that was found meets the budget.
-      CheckError: the independent check rejected the clones (a bug).
+    time allowance, or the budget is met already. Raises BudgetError if no choice that was found
+    meets the budget, CheckError if the independent check rejected the clones (a bug).
     """
     budget = state.request.options.budget_bytes
     state.request.tell("choosing operators to recompute")
@@ -244,8 +241,8 @@ class _Tried:
         return found.plan.predicted_bytes <= budget and found.seconds <= allowance
 
     def cheapest(self, budget: int, allowance: float) -> _Choice:
-        """The choice of least seconds whose total meets `budget` bytes, of those of the front that
-        are tried. Raises BudgetError if none does within `allowance` seconds.
+        """Tries a few of the front's choices, those of least seconds first; returns the first whose
+        total meets `budget` bytes within `allowance` seconds. Raises BudgetError if none does.
         """
         here = budget - self.front.outside
         points = [p for p in self.front.below(here) if p.seconds <= _OVERPRICED * allowance]
@@ -270,7 +267,9 @@ class _Tried:
         raise BudgetError(budget, self.least, reason)
 
     def least_total(self, allowance: float) -> _Choice | None:
-        """The choice of least total that adds at most `allowance` seconds; None if none gains."""
+        """Tries a few of the front's choices; returns that of least total which adds at most
+        `allowance` seconds, None if none gains enough.
+        """
         best: _Choice | None = None
         total, price = self.state.least_worth, allowance
         tried = {b""}  # no evictions

@@ -26,11 +26,8 @@ _SPARING = 0.2  # part of the time that recomputation may take which joined arra
 def recomputed(state: ModuleState) -> ModuleState:
     """Returns a state with values recomputed to meet a memory budget, or within a time allowance.
     For max_overhead="knee" it searches twice: to find the time after which more saves little, and
-    within that time.
-
-    Raises:
-      BudgetError: no choice that was found meets the budget.
-      CheckError: the independent check rejected what was found (a bug).
+    within that time. Raises BudgetError if no choice that was found meets the budget, CheckError if
+    the independent check rejected what was found (a bug).
     """
     request, limit = state.request, state.limit
     if request.options.max_overhead != KNEE:
@@ -117,9 +114,9 @@ _SHARE = 0.5  # part of the time that is left for recomputation
 
 def residuals_before_order(state: ModuleState) -> Iterator[ModuleState]:
     """Yields states to order: first without scan residuals (arrays that loops store for others)
-    that cost nothing to drop. The next one is used where no order of the one before has kernels'
-    arrays share memory as they must, or a run takes longer, as the dropped work had overlapped with
-    other work. For that case one state has residuals priced with overlap.
+    that cost nothing to drop, if there are any, last with all of them. The next one is used where
+    no order of the one before has kernels' arrays share memory as they must, or a run takes longer,
+    as the dropped work had overlapped with other work: for that case one has residuals priced so.
     """
     request = state.request
     if not request.options.loops:

@@ -20,8 +20,8 @@ _LEAST_SECONDS = 0.01
 
 def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
-    Raises SolverError for a continuous or unbounded variable, a fractional coefficient, or a model
-    that CP-SAT finds invalid.
+    Raises SolverError for a continuous or unbounded variable, a coefficient or bound that is no
+    integer, or a model that CP-SAT finds invalid.
     """
     until = time.monotonic() + limits.time_limit
     program, columns = _program(model)
@@ -53,7 +53,7 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
 
 
 def configured(limits: SolverLimits) -> cp_model.CpSolver:
-    """A CP-SAT solver with the time, work, threads, seed and gap of `limits`."""
+    """Makes a CP-SAT solver with the time, work, threads, seed and gap of `limits`."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.max_time_in_seconds = limits.time_limit
@@ -79,8 +79,8 @@ class Watcher(cp_model.CpSolverSolutionCallback):
     def on(
         cls, solver: cp_model.CpSolver, watch: Watch | None, offset: float = 0.0
     ) -> Watcher | None:
-        """A Watcher for the solver's next solve that passes values and bounds, plus `offset`, on to
-        the callback `watch`; None without one.
+        """Makes a Watcher for the solver's next solve, which passes values and bounds, plus
+        `offset`, on to the callback `watch`, and has it called at better bounds; None without one.
         """
         if watch is None:
             return None
@@ -89,7 +89,7 @@ class Watcher(cp_model.CpSolverSolutionCallback):
         return watcher
 
     def on_solution_callback(self) -> None:
-        """Called by the solver when it has a better point; passes its value on to `watch`."""
+        """Called by the solver at a better point; passes its value to `watch`, calls `points`."""
         self._value = self.objective_value + self._offset
         self._watch(self._value, self.best_objective_bound + self._offset)
         if self.points is not None:

@@ -38,7 +38,7 @@ _LIMITS = {
 
 def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
-    Raises SolverError if there is no licence, or it does not admit a model of this size.
+    Raises SolverError for any error of Gurobi, as where no licence admits a model of this size.
     """
     until = time.monotonic() + limits.time_limit  # building counts
     try:

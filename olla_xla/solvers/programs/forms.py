@@ -48,7 +48,7 @@ class Linear:
 
     Args:
       built: the model, which maps orders to points and back, as RunningIlp does.
-      start: int64 [n], an order to begin with.
+      start: int64 [n], an order to begin with; becomes the model's start.
     """
 
     def __init__(self, built: Any, start: NDArray[np.int64]) -> None:

@@ -46,16 +46,14 @@ def order_by_ilp(
       graph: of the computation.
       start: int64 [n], the search's order. start_bytes: its lifetime peak.
       bound_bytes: the search's lower bound on the lifetime peak of every order.
-      options: with the backend. seconds: for the solver, at most.
+      options: with the backend, gap and seed. seconds: for the solver, at most.
       progress: called with the best peak so far and the bound, in one line.
 
     Returns:
-      The solver's order, int64 [n], and what was proved. The order is the search's where that meets
-      the lower bound, so that nothing is solved, where the solver fails, or where the program is
-      too large; the proof says so.
-
-    Raises:
-      CheckError: the independent check rejected the search's order (a bug).
+      The solver's order, int64 [n], and what was proved. The order is the search's where that is
+      within the gap of the lower bound, so that nothing is solved, where the solver fails, or where
+      the program is too large; the proof says so. Raises CheckError if the independent check
+      rejected the search's order (a bug).
     """
     began, seconds = time.monotonic(), max(seconds, 0.0)
     proof = _of_search(graph.name, options.backend, start_bytes, bound_bytes)

@@ -120,7 +120,7 @@ class Scale:
 
     @classmethod
     def of(cls, g: GraphArrays) -> Scale:
-        """The scale of a graph with the largest unit that represents every sum exactly."""
+        """Makes the scale of a graph with the largest unit that represents every sum exactly."""
         base = int(g.transient.min()) if g.n else 0
         extra = g.transient - base
         unit = math.gcd(*g.bytes.tolist(), *extra.tolist()) or 1
@@ -138,9 +138,9 @@ class Scale:
         return max(self.base + self.unit * round(units), 0)
 
     def to_bytes_up(self, units: float) -> int:
-        """Converts a solver's lower bound in this scale's units, rounded up, to bytes."""
+        """Converts a solver's lower bound in units, rounded up, 0 if unknown, to bytes."""
         return self.to_bytes(whole_units(units))
 
     def to_units(self, peak_bytes: int) -> int:
-        """The least number of units, at least 0, that stands for no less than a peak in bytes."""
+        """Returns the fewest units, at least 0, that stand for no less than a peak in bytes."""
         return max(-((self.base - peak_bytes) // self.unit), 0)

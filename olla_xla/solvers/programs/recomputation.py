@@ -65,7 +65,7 @@ def choose_exactly(
 
 def evictions(g: RematGraph, budget: int, seconds: float) -> tuple[NDArray[np.int64] | None, float]:
     """Runs `choose_exactly` for at most `seconds`. Returns (int64 [k, 2] of (tensor, moment at
-    which it is dropped), or None; lower bound on the added seconds).
+    which it is dropped), or None; lower bound on the added seconds, -inf if none is known).
     """
     choice = choose_exactly(g, budget, SolverLimits(time_limit=seconds))
     return choice.evictions, choice.result.bound
@@ -90,15 +90,15 @@ class _Formulation:
         self._budget(budget)
 
     def inputs(self, v: int) -> list[int]:
-        """The numbers of the tensors that operator v reads."""
+        """Returns the numbers of the tensors that operator v reads."""
         return self.arrays.in_idx[self.arrays.in_ptr[v] : self.arrays.in_ptr[v + 1]].tolist()
 
     def outputs(self, v: int) -> list[int]:
-        """The numbers of the tensors that operator v defines."""
+        """Returns the numbers of the tensors that operator v defines."""
         return self.arrays.out_idx[self.arrays.out_ptr[v] : self.arrays.out_ptr[v + 1]].tolist()
 
     def stands(self, t: int, step: int) -> bool:
-        """Whether tensor t may not be evicted, and so is in memory at a step in every solution."""
+        """Whether tensor t is no candidate for eviction, and in memory at a step in any case."""
         start = -1 if self.arrays.live_in[t] else int(self.arrays.source[t])
         return not self.candidate[t] and start <= step <= self.last[t]
 
@@ -145,7 +145,7 @@ class _Formulation:
                         )
 
     def _there(self, t: int, step: int) -> list[int]:
-        """Columns (kept, or recomputed) of which one is 1 if tensor t is in memory at `step`."""
+        """Columns (kept, or recomputed): one or both are 1 if tensor t is in memory at `step`."""
         k = bisect.bisect_left(self.events[t], step) - 1
         columns = [self.keep[t, k]] if (t, k) in self.keep else []
         made = self.make.get((int(self.arrays.source[t]), step))
@@ -188,7 +188,7 @@ class _Formulation:
                 self.model.add_row([*readers, column], [*values, -1.0], lower=0, tag="wanted")
 
     def _budget(self, budget: int) -> None:
-        """Adds rows (1d): the bytes live at each step are within the budget, in bytes."""
+        """Adds rows (1d): live bytes are within the budget, at each step where they might not."""
         g = self.arrays
         unit = max(self.base.peak / 1e4, 1.0)
         run = [[float(b), [], []] for b in self.base.live]
@@ -215,7 +215,7 @@ class _Formulation:
     def _tensor_bytes(self, t: int, run: list, before: list) -> None:
         """Adds to `run` and `before`, in place, how tensor t's columns (variables) change the live
         bytes: `run` has (constant, columns, coefficients) for each step while it runs, `before` as
-        it begins.
+        it begins. Adds the variables and rows that this takes.
         """
         size, last = float(self.arrays.bytes[t]), int(self.last[t])
         for k, first in enumerate(self.events[t][:-1]):
@@ -249,8 +249,8 @@ class _Formulation:
         before[step][2].append(size)
 
     def evictions(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The evictions, int64 [k, 2] of (tensor, moment at which it is dropped), of a point `x`:
-        one for each two events (steps that read the tensor) between which it is not kept.
+        """Returns the evictions, int64 [k, 2] of (tensor, moment when it is dropped), of a point
+        `x`: one wherever a tensor is not kept between two steps at which it may be made or read.
         """
         dropped = [
             (t, (2 * self.events[t][k] + 1) * self.arrays.n + 1)

@@ -59,13 +59,13 @@ class RunningIlp:
             self._add_load(t)
 
     def step_spans(self, graph: GraphArrays, reach: Reach) -> StepSpans:
-        """The first and last steps at which operators can run and tensors live, so that there are
-        columns for these only. Wider spans have the same optimum.
+        """Returns the first and last steps at which operators can run and tensors live, so that
+        there are columns for these only. Wider spans have the same optimum.
         """
         return spans(graph, reach)
 
     def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Translates a solver's point, float64 [variables], into an order, int64 [n]."""
+        """Translates a point, float64 [variables], into an order; SolverError if it has none."""
         running: list[list[int]] = [[] for _ in range(self._g.n)]
         for v, columns in enumerate(self._r):
             steps = [t for t, column in columns.items() if x[column] > 0.5]

@@ -61,7 +61,7 @@ class Sharing:
 
     @classmethod
     def of(cls, g: GraphArrays, reach: Reach) -> Sharing:
-        """Collects a graph's in-place pairs, without those that share memory in no order."""
+        """Collects a graph's in-place pairs that may share memory in some order and matter."""
         must: set[tuple[int, int]] = set()
         optional: dict[int, list[InPlacePair]] = {}
         forced: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -119,7 +119,7 @@ def _worth(g: GraphArrays, part: Sequence[InPlacePair]) -> bool:
 def _is_strict(
     g: GraphArrays, pairs: Sequence[InPlacePair], forced: dict[tuple[int, int], list[int]]
 ) -> bool:
-    """Whether in some order pairs (output, input) could share more bytes than by the rule that
+    """Whether in some order pairs (output, input) might share more bytes than by the rule that
     counts peaks: one after the other, if neither is taken, those of one buffer (`forced`) first.
     """
     for part in _parts(pairs):
@@ -169,8 +169,8 @@ class SharingRows:
                     self._add_strict(v, pairs, t)
 
     def relax(self, terms: LinearTerms, a: int, v: int, t: int, coefficient: int) -> LinearTerms:
-        """Adds `coefficient` times "v runs at step t, and its input a passes its memory on";
-        returns `terms`.
+        """Adds `coefficient` times "v runs at step t, and its input a passes its memory on" (to an
+        output of another buffer); returns `terms`.
         """
         for p in self.sharing.of_input.get((a, v), ()):
             if (p.number, t) in self.columns:
