@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_HALF = 16
-"""Bits of a bfloat16, which is the upper half of a float32."""
+_HALF = 16  # bits of a bfloat16, which is the upper half of a float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,12 +18,9 @@ class Accumulator:
     """Adds up partial sums, one of each piece of an array, in a type that may be wider than the
     sum's. A float32 accumulator of a bfloat16 sum can be held as two arrays, its upper and lower 16
     bits: no bit is lost, and in the end the result can take the memory of one of them. A whole
-    float32 array would be live together with the result while it is cast.
-
-    Attributes:
-      shape, dtype: of the sum. wide: the type in which its partial sums are added.
-      in_halves: whether it is held as two arrays; these are integers, which JAX does not
-        differentiate.
+    float32 array would be live together with the result while it is cast. `shape`, `dtype`: of the
+    sum. `wide`: the type in which its partial sums are added. `in_halves`: whether it is held as
+    two arrays; these are integers, which JAX does not differentiate.
     """
 
     shape: tuple[int, ...]
@@ -34,9 +30,9 @@ class Accumulator:
 
     @classmethod
     def of(cls, aval: Any, accumulate_dtype: Any, *, in_halves: bool) -> Accumulator:
-        """Makes the accumulator of a sum with the shape and dtype of `aval`, added in
-        `accumulate_dtype` if that is wider. With `in_halves`, a float32 one of a bfloat16 sum is
-        held as two arrays, its upper and lower 16 bits.
+        """Makes the accumulator of a sum with the shape and dtype of `aval`, added in the type that
+        `accumulator` gives. With `in_halves`, a float32 one of a bfloat16 sum is held as two
+        arrays, its upper and lower 16 bits; others as one.
         """
         wide = jnp.dtype(accumulator(aval.dtype, accumulate_dtype))
         split = wide == jnp.float32 and aval.dtype == jnp.bfloat16
@@ -67,9 +63,9 @@ class Accumulator:
 
 
 def zero_after(arrays: Sequence[Any]) -> Any:
-    """Returns an integer 0 that depends on all of `arrays`, so that XLA computes it after them. On
-    a CPU XLA runs what depends on nothing first: accumulators filled with a constant 0 would be in
-    memory during all loops before the one that adds to them.
+    """Returns an integer 0 that depends on all of `arrays` but empty ones and random keys, so that
+    XLA computes it after them. On a CPU XLA runs what depends on nothing first: accumulators filled
+    with a constant 0 would be in memory during all loops before the one that adds to them.
     """
     firsts = [x[(0,) * x.ndim] for x in arrays if x.size and not _is_key(x)]
     known = sum((first != jnp.zeros_like(first)).astype(jnp.int32) for first in firsts)
@@ -87,7 +83,7 @@ def promoted(one: Any, other: Any) -> Any:
 
 
 def accumulator(dtype: Any, accumulate_dtype: Any) -> Any:
-    """Returns the dtype in which `dtype` is summed: floats are promoted with `accumulate_dtype`."""
+    """Returns the dtype in which `dtype` is summed: a float's is promoted by the other."""
     return promoted(dtype, accumulate_dtype) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 

@@ -25,24 +25,21 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work, transposes
 
-_FEW, _MANY = 256, 4096
-"""Pages of the benchmark of `few` at most, and of that of `many`."""
+_FEW, _MANY = 256, 4096  # pages of the benchmark of `few` at most, and of that of `many`
 _CROWDED = 16  # how often the lines of the benchmark of `few` fill their part of a first cache
 _PAGE, _WAYS = 4096, 8
 """Bytes of a page; cache lines that lie alike in their pages of which a first cache holds all."""
 _HELD, _READ_FEW, _READ_MANY = (16, 128, 352), (8, 256, 512), (1, 2048, 3072)  # float32
 _SOME = 2048  # lines, where nothing is computed
 _COLUMNS = 512
-_KEPT_BYTES = 32 << 20
-"""glibc's malloc keeps blocks up to this size; it gets others from the system each time."""
+_KEPT_BYTES = 32 << 20  # glibc's malloc keeps blocks up to this size, others it returns
 
 
 @dataclasses.dataclass(frozen=True)
 class Across:
     """Measured bytes a second at which this CPU reads arrays transposed: neighbours lie far apart.
     With arithmetic: `held`, if a first-level cache holds each line until it is read on; `few`, if
-    lines evict each other, in few memory pages; `many`, likewise, in many pages. `moved`: without
-    arithmetic.
+    lines evict each other, in few memory pages; `many`, in many pages. `moved`: without arithmetic.
     """
 
     held_bytes_per_second: float
@@ -55,7 +52,7 @@ class Across:
 class Strides:
     """How a transposed read steps through memory: it reads one element of each of `rows` rows,
     which are `apart` bytes from one to the next, of `arrays` arrays at once, before the next of
-    each row.
+    each.
     """
 
     rows: int
@@ -64,17 +61,16 @@ class Strides:
 
     @property
     def pages(self) -> float:
-        """Returns how many memory pages a transposed read touches for one element of each row."""
+        """Pages touched by one element of each row; 0 for rows less than half a page apart."""
         if 2 * self.apart < _PAGE:
             return 0.0
         return self.arrays * self.rows * min(self.apart / _PAGE, 1.0)
 
     @property
     def crowding(self) -> float:
-        """Returns how many cache lines one element of each row takes, in multiples of what their
-        sets hold. Rows a multiple of half a page apart have lines in one set or two of a
-        first-level cache, and evict each other. Others count as 1: they were as fast as lines that
-        the cache holds.
+        """How many cache lines one element of each row takes, in multiples of what their sets hold.
+        Rows a multiple of half a page apart have lines in one set or two of a first-level cache,
+        and evict each other. Others count as 1: they were as fast as lines that the cache holds.
         """
         if self.apart % (_PAGE // 2):
             return 1.0
@@ -99,7 +95,7 @@ class AcrossCost(CostModel):
         return priced.seconds(work)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
-        """Predicts the seconds of one run; allocating up to 32 MB of temporaries takes no time."""
+        """Predicts a run's seconds; up to 32 MB of temporaries take no time to allocate."""
         return super().run_seconds(module, temp_bytes if temp_bytes > _KEPT_BYTES else 0)
 
     def _rate(self, strides: Strides) -> float:
@@ -112,7 +108,7 @@ class AcrossCost(CostModel):
         return rate * _between(held / few, 1.0, strides.crowding, _CROWDED)
 
     def _as_timed(self, i: Instruction) -> Work:
-        """Returns an instruction's work; a matrix product that was timed counts as many operations
+        """Returns an instruction's work. A matrix product that was timed counts as many operations
         as take the measured time.
         """
         work = self.work(i)
@@ -124,7 +120,7 @@ class AcrossCost(CostModel):
 
 
 def _between(first: float, last: float, size: float, most: float) -> float:
-    """Interpolates geometrically by log(size): `first` for sizes up to 1, `last` from `most` on."""
+    """Interpolates by log(size): `first` for sizes up to 1 or if infinite, `last` from `most`."""
     if size <= 1 or not math.isfinite(first):
         return first
     return first * (last / first) ** min(math.log(size) / math.log(most), 1.0)
@@ -166,8 +162,9 @@ def _rows(i: Instruction) -> int:
 
 def cost_in_pieces(target: str, kind: str, module: Module) -> CostModel:
     """Returns the cost model by which a function that runs in pieces is compared with the whole
-    one. On a CPU the heaviest matrix products of `module` are timed, and transposed reads, unless
-    times of both are on file. `target`: "cpu", "cuda" or "tpu". `kind`: JAX's name of the device.
+    one. On a CPU it has times of the heaviest matrix products of `module` and of transposed reads;
+    those not on file are measured and kept. `target`: such as "cuda". `kind`: JAX's name of the
+    device.
     """
     rates = device(target, kind)
     if not platform(target).has_measured_rates:

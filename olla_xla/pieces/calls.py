@@ -37,10 +37,10 @@ class Called:
 
 
 def called_by(e: Any, with_rule: bool) -> list[Called]:
-    """Returns the jaxprs that an equation of a primitive in `CALLS` (scan, cond, ...) calls; []
-    where it cannot run in pieces: it has effects or a rule that cannot be traced. `with_rule`:
-    whether a custom derivative's rule is included. A rule may call its own function again, so rules
-    inside rules are followed to some depth only.
+    """Returns as Called the jaxprs that an equation of a primitive in `CALLS` (scan, cond, ...)
+    calls; [] where it cannot run in pieces: it has effects or a rule that cannot be traced.
+    `with_rule`: whether a custom derivative's rule is included. A rule may call its own function
+    again, so rules inside rules are followed to some depth only.
     """
     if e.effects:
         return []
@@ -114,7 +114,7 @@ def _shapes(atoms: Any) -> list[Any]:
 
 
 def _traced(rule: Any, values: Any, moving: Any) -> Any:
-    """Traces a user's derivative rule, for values of these types, to a jaxpr; None if it raises."""
+    """Traces a derivative rule for these values and (co)tangents to a jaxpr; None if it raises."""
     try:
         return jax.make_jaxpr(rule)(_shapes(values), _shapes(moving))
     except Exception:  # whatever their code raises; they see it where they differentiate
@@ -141,7 +141,7 @@ def _custom_jvp(e: Any) -> list[Called]:
 def _custom_vjp(e: Any) -> list[Called]:
     """Returns the two programs that a `custom_vjp` call may run: its function and its derivative.
     That runs forward and backward rules, from arguments and cotangents of the results to cotangents
-    of the floating-point arguments. [] if it cannot be traced.
+    of the arguments that have gradients. [] if it cannot be traced.
     """
     moving, results = inexact(e.invars), inexact(e.outvars)
 

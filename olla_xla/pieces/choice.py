@@ -15,19 +15,14 @@ from olla_xla.pieces.graph import Blocked, Graph, Spread, forbidding, spread
 from olla_xla.pieces.region import LIGHT, AnyStep, Region, Within, regions_in, settled
 from olla_xla.segments.equations import bytes_of, is_variable, operands, user_line
 
-_SEEDS = 8
-"""How many of the largest values are tried: those that are live at the peak are among them."""
-_USUAL = 16
-"""The number of pieces with which axes are compared, if none is given."""
-_GAIN = 0.02
-"""The part of the peak that a cut must save at least."""
-_TWICE = 0.1
-"""Peaks are compared in steps of this ratio: a cut that runs something twice must leave less."""
+_SEEDS = 8  # how many of the largest values are tried: those live at the peak are among them
+_USUAL = 16  # the number of pieces with which axes are compared, if none is given
+_GAIN = 0.02  # the part of the peak that a cut must save at least
+_TWICE = 0.1  # peaks are compared in such steps: a cut that runs anything twice must leave less
 _REPEATS = 12
 """How often an equation may run before its last time. The gradient of a loss of forces runs one of
 an edge three times, and six times where two rounds of messages make the energy."""
-_REGIONS = 4
-"""The most regions that are cut of one function."""
+_REGIONS = 4  # the most regions that are cut of one function
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Cut:
 
     @property
     def regions(self) -> list[Region]:
-        """Returns all Regions (what runs in pieces), also those in loops, branches, checkpoints."""
+        """All Regions (what runs in pieces), also those in loops, branches, checkpoints."""
         return [region for region, _ in regions_in(self.steps)]
 
     def peaks(self, pieces: int) -> list[int]:
@@ -66,8 +61,8 @@ class Cut:
 
     def within(self, k: int, part: int) -> Cut | None:
         """Returns a copy in which a loop, branch or checkpoint of step `k`, the one with most bytes
-        live inside, runs equations of its body in `part` pieces. None if there is none, or nothing
-        in it can run so.
+        live inside, runs equations of its body in `part` pieces. None if step `k`, a Graph, has
+        none, or no such cut saves enough.
         """
         graph = self.steps[k]
         assert isinstance(graph, Graph)
@@ -89,8 +84,8 @@ class Cut:
 
 
 def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
-    """Makes a Graph of the equations numbered `indices` that outputs `needed`, with copies of the
-    broadcasts and iotas that they read.
+    """Makes a Graph of the equations numbered `indices` and of those broadcasts and iotas that they
+    read and that read no other equation. It outputs what it makes of `needed`.
     """
     chosen = set(indices)
     for i in indices:
@@ -126,8 +121,8 @@ class _Candidate(NamedTuple):
 
 
 def _rank(found: Iterable[int], whole: int) -> tuple[int, ...]:
-    """Returns logarithms, in steps of 10 %, of the three largest peaks, by which cuts are compared.
-    Peaks under 2 % of `whole` are left out.
+    """Returns logarithms, in steps of 10 %, of the three largest peaks (bytes) in `found`, largest
+    first, by which cuts are compared. Peaks up to 2 % of `whole` are left out.
     """
     large = [p for p in sorted(found, reverse=True)[:3] if p > _GAIN * whole]
     return tuple(round(math.log(p) / math.log1p(_TWICE)) for p in large)
@@ -142,12 +137,9 @@ def choose(
 ) -> Cut:
     """Chooses which parts of a function run in pieces, for the lowest estimated peak; returns the
     Cut. Raises InputError if nothing can be cut, or nothing would be saved; it names what forbids
-    it.
-
-    Args:
-      seeds: variable -> the dimension along which it is to be cut into pieces; None: whatever is
-        best, and as many parts as lower the peak.
-      pieces: their number, or None. name: of the function, for messages.
+    it. `seeds`: variable -> the dimension along which it is to be cut into pieces; None: whatever
+    is best, and as many parts as lower the peak. `pieces`: their number; None: cuts are compared
+    with 16. `name`: the function's, for messages.
     """
     part = pieces or _USUAL
     best, ends = _cut_of(graph, seeds, part, accumulate_dtype)
@@ -167,9 +159,9 @@ def choose(
 def _cut_of(
     graph: Graph, seeds: Mapping[Any, int] | None, part: int, accumulate_dtype: Any
 ) -> tuple[Cut, _Ends]:
-    """Returns (the Cut with the lowest estimated peak, which says what of a function runs in `part`
-    pieces; what stops others). All runs whole if none saves enough. `seeds`: {variable: dimension
-    to cut along}; None: any.
+    """Looks region by region for the Cut with the lowest estimated peak, which says what of a
+    function runs in `part` pieces; returns (it, what stops others). All runs whole if none saves
+    enough. `seeds`: {variable: dimension to cut along}; None: any.
     """
     cut = best = Cut(graph, (graph,), accumulate_dtype)
     whole, ends = cut.peak(part), _Ends(graph, [], [], [])
@@ -195,9 +187,10 @@ def _one_more(
     cut: Cut, k: int, seeds: Mapping[Any, int] | None, part: int, ends: _Ends | None, repeats: int
 ) -> Cut | None:
     """Returns the cut with one more region (equations that run in `part` pieces) in step `k`: the
-    one that lowers its peaks most. None if none does. `seeds`: variables and dimensions to cut
-    along, or None: any. `ends`: extended by what stops cuts. `repeats`: how many times further
-    equations may run twice, whole and in pieces; their whole runs are then cut as well.
+    one with the lowest peaks. None if each would raise the step's. `seeds`: variables and
+    dimensions to cut along, or None: any. `ends`: extended by what stops cuts, or None. `repeats`:
+    how many times further equations may run twice, whole and in pieces; their whole runs are then
+    cut as well, by regions of their own.
     """
     step, whole = cut.steps[k], cut.peaks(part)[k]
     assert isinstance(step, Graph)
@@ -248,7 +241,7 @@ def _along(s: Spread, step: AnyStep) -> Mapping[Any, int]:
 
 def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
     """Yields {variable: dimension to cut along} for each dimension, if not of size 1, of each of
-    the 8 largest values that a graph makes.
+    the 8 largest values that a graph makes other than by broadcasts and iotas.
     """
     made = [v for e in graph.equations if e.primitive.name not in LIGHT for v in e.outvars]
     for v in sorted(made, key=bytes_of, reverse=True)[:_SEEDS]:
@@ -271,7 +264,9 @@ class _Ends:
 
 
 def _sum_before(s: Spread, i: int) -> int:
-    """Returns the index of an equation that reduces over the cut axis and on which `i` depends."""
+    """Returns the index of an equation that reduces over the cut axis and on which `i` depends. If
+    none is found, that of the last equation looked at, which may be `i`.
+    """
     while True:
         operands = [v for v in s.graph.equations[i].invars if is_variable(v)]
         made = [s.graph.producer[v] for v in operands if v in s.graph.producer]
@@ -283,7 +278,7 @@ def _sum_before(s: Spread, i: int) -> int:
 
 def _reason(ends: _Ends) -> str:
     """Returns the part of an error message that says which operation, at which line of the user's
-    code, forbids that a function runs in pieces.
+    code, forbids that a function runs in pieces, or that no value is large.
     """
     graph, mixing = ends.graph, [b for b in ends.blocked if not _is_known(ends.graph, b)]
     if not mixing and ends.sums:
@@ -309,7 +304,7 @@ def _reason(ends: _Ends) -> str:
 
 def _is_known(graph: Graph, b: Blocked) -> bool:
     """Whether the equation at which a cut into pieces stops could itself be cut along this
-    dimension, and only what else is cut forbids it.
+    dimension, and only what else is cut forbids it. False for calls.
     """
     e = graph.equations[b.equation]
     for f in graph.factors(b.equation):
@@ -326,7 +321,7 @@ def line_of(e: Any) -> str:
 
 def pieces_for(cut: Cut) -> int:
     """Returns how many pieces to run a cut function in: the power of two beyond which less than 2 %
-    of the peak is saved by doubling it.
+    of the uncut function's peak is saved by doubling it, or no axis has so many.
     """
     units = max(region.units for region in cut.regions)
     whole = peaks((cut.graph,), cut.graph.outputs, 1, cut.accumulate_dtype)[0]

@@ -26,10 +26,7 @@ _logger = logging.getLogger("olla_xla")
 class ChosenFunction(abc.ABC):
     """A planned function that is written in one of several forms: in pieces of an axis, or with
     values in host memory. For each new signature (the arguments' shapes and types) several are
-    compiled, and one is chosen.
-
-    Args:
-      function: the plain function. jit_options: of `jax.jit`. plan_settings: of every form's plan.
+    compiled, and one is chosen. `jit_options`: of `jax.jit`. `plan_settings`: of every form's plan.
     """
 
     def __init__(
@@ -46,22 +43,23 @@ class ChosenFunction(abc.ABC):
         self._plain = planned_function(function, self._jit_options, plan_settings)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function in the form (as 4 pieces) chosen for such arguments by compiling."""
+        """Runs the function in the form (as 4 pieces) chosen for such arguments, for new ones by
+        compiling; inside another function's trace, or if a bug ends the search, in its plain form.
+        """
         return self._for(args, kwargs)(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
-        """As `jax.jit`'s: lowers the function in the form (such as 4 pieces) chosen for it."""
+        """As `jax.jit`'s: lowers the function in the form (such as 4 pieces) that calls run."""
         return self._for(args, kwargs).lower(*args, **kwargs)
 
     def choice(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what is chosen for these arguments (arrays or shapes), such as a number of
-        pieces, if need be by compiling. Raises BudgetError if no form of the function meets the
-        budget.
+        pieces, if need be by compiling. Raises BudgetError if no form meets the budget.
         """
         return self._chosen(args, kwargs)[0]
 
     def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
-        """As `jax.jit`'s: traces the function in the form (such as 4 pieces) chosen for it."""
+        """As `jax.jit`'s: traces the function in the form (such as 4 pieces) that calls run."""
         return self._for(args, kwargs).trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +79,7 @@ class ChosenFunction(abc.ABC):
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """Returns a copy of the arguments of `jax.jit` that the function was made with."""
+        """A copy of the arguments of `jax.jit` that the function was made with."""
         return dict(self._jit_options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

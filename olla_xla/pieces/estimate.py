@@ -36,8 +36,8 @@ def _steps(
     equations: Sequence[Any], kept: Iterable[Any], inside: Callable[[int, Any], int]
 ) -> list[_LiveStep]:
     """Lists equations as steps (what is read, made, and live inside), without elementwise ones that
-    XLA fuses into their readers, which then read their operands. `kept`: variables read elsewhere,
-    which are not fused. `inside`: (index, equation) -> bytes live beside its results.
+    XLA fuses into their readers, which then read their operands. Broadcasts and iotas make 0 bytes.
+    `kept`: variables not to be fused. `inside`: (index, equation) -> bytes live beside its results.
     """
     kept = set(filter(is_variable, kept))
     readers: dict[Any, list[Any]] = {}
@@ -67,7 +67,9 @@ def _steps(
 
 
 def bytes_inside(e: Any) -> int:
-    """Estimates the most bytes live in jaxprs that `e` calls (scan, ...); 0 if it calls none."""
+    """Estimates the most bytes live in any of the jaxprs that `e` calls (scan, ...), their inputs
+    and results left out; 0 if it calls none.
+    """
     return max(map(_most_in, inner_jaxprs(e)), default=0)
 
 
@@ -145,8 +147,8 @@ def peaks(
     steps: Sequence[AnyStep], outputs: Iterable[Any], part: int, accumulate_dtype: Any
 ) -> list[int]:
     """Estimates for each step of a function the most bytes live during it, the function's inputs
-    left out. `steps`: what runs whole, or Regions that run in `part` pieces, one after another.
-    `outputs`: variables of the function. Sums over pieces are added in `accumulate_dtype`.
+    left out. `steps`: what runs whole, Regions that run in `part` pieces, or calls that hold such,
+    in order. `outputs`: the function's variables. Sums over pieces are added in `accumulate_dtype`.
     """
     small = [_small(step, part, accumulate_dtype) for step in steps]
     ends = itertools.accumulate(map(len, small), initial=0)
@@ -168,8 +170,9 @@ def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_LiveStep]:
 
 
 def largest(steps: Sequence[AnyStep], part: int) -> int:
-    """Returns the bytes of the largest value that equations of these steps make, also inside calls.
-    Regions make a value in `part` pieces, one at a time, unless it is joined from them as a result.
+    """Returns the bytes of the largest value that equations of these steps, but for broadcasts and
+    iotas, make, also inside calls. Regions make a value in `part` pieces, one at a time, unless it
+    is joined from them as a result, or added up.
     """
     most = 0
     for step in steps:
@@ -187,8 +190,8 @@ def largest(steps: Sequence[AnyStep], part: int) -> int:
 def _largest(
     equations: Sequence[Any], chosen: Mapping[int, Factor], cut: Mapping[Any, int], part: int
 ) -> int:
-    """Returns the bytes of the largest value that equations make; variables of `cut` (variable ->
-    dimension) are made in `part` pieces. `chosen`: index -> how an equation, as a call, is cut.
+    """Returns the bytes of the largest value that equations make, as in `largest`; variables of
+    `cut` (to dimensions) are made in `part` pieces. `chosen`: index -> how an equation is cut.
     """
     most = 0
     for k, e in enumerate(equations):

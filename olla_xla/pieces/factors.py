@@ -79,8 +79,9 @@ _WINDOWS = (
 
 
 def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
-    """Returns the Factors of an equation, axes along which it can be cut into pieces; [] for a call
-    or an unknown operation. `is_zero`: whether an operand is known to be all zeros.
+    """Returns the Factors of an equation, axes of more than one element along which it can be cut
+    into pieces; [] if it has none, as calls, side effects and unknown operations. `is_zero`:
+    whether an operand is known to be all zeros.
     """
     if e.effects:
         return []
@@ -103,9 +104,9 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
 
 def linear_factors(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
     """Returns Factors (ways to cut) in which a linear equation makes partial sums of its result
-    (SUM) from partial sums of operands. They are used inside of calls, such as a loop's body.
-    Elsewhere few are worth it (`factors_of`): each piece would do what can be done once with the
-    whole sum. `is_zero`: whether an operand is all zeros.
+    (SUM) from partial sums of operands; [] for others. They are used inside of calls, such as a
+    loop's body. Elsewhere few are worth it (`factors_of`): each piece would do what can be done
+    once with the whole sum. `is_zero`: whether an operand is known to be all zeros.
     """
     name, n = e.primitive.name, len(e.invars)
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in e.outvars)
@@ -155,7 +156,9 @@ def _shape(atom: Any) -> tuple[int, ...]:
 
 
 def _elementwise(e: Any) -> list[Factor]:
-    """Returns Factors (axes to cut along) of an elementwise equation: dimensions of its result."""
+    """Returns Factors (axes to cut along) of an elementwise equation, one for each dimension of its
+    results; [] if operands differ from these in more than sizes of 1, scalars aside.
+    """
     whole = _shape(e.outvars[0])
     for v in (*e.invars, *e.outvars):
         given = _shape(v)
@@ -207,9 +210,9 @@ def _broadcast(e: Any) -> list[Factor]:
 
 def reshapes(e: Any) -> list[tuple[int, int]]:
     """Returns pairs (operand's dimension, result's) along which a reshape can be cut into pieces.
-    They are those before which the products of all dimensions are equal, be they kept, split or
-    merged: then a contiguous part of the operand's is one of the result's. With the parameter
-    `dimensions` the operand is transposed before.
+    They are those, of sizes above 1, before which the products of all dimensions are equal, be they
+    kept, split or merged: then a contiguous part of the operand's is one of the result's. With the
+    parameter `dimensions` the operand is transposed before. [] if the shape is no constant.
     """
     if len(e.invars) != 1:
         return []
@@ -322,8 +325,8 @@ def _scatter(e: Any) -> list[Factor]:
 
 
 def _scattered_sum(e: Any) -> list[Factor]:
-    """Returns Factors (axes to cut along) of a scatter-add to zeros: its updates' batch dimensions,
-    in pieces of which its results are partial sums (SUM).
+    """Returns Factors (axes to cut along) of a scatter-add to zeros: batch dimensions of its
+    updates that its operand does not have; of each piece its results are partial sums (SUM).
     """
     numbers, batch, _ = scatter_dims(e)
     return [
@@ -389,7 +392,7 @@ def _leading(e: Any) -> list[Factor]:
 
 
 def _keys(e: Any) -> list[Factor]:
-    """Returns Factors (axes to cut) of equations on random keys: dimensions of the key array."""
+    """Returns Factors of equations on random keys: the keys' dimensions, of one size everywhere."""
     atoms = [v for v in (*e.invars, *e.outvars) if _shape(v)]
     sizes = list(zip(*map(_shape, atoms), strict=False))
     alike = [d for d, extents in enumerate(sizes) if len(set(extents)) == 1]

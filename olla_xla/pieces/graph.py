@@ -31,13 +31,11 @@ class Graph:
         zeros: Iterable[Any] = (),
         rows: Mapping[Any, Rows] | None = None,
     ) -> None:
-        """Finds which equation makes each variable and which read it.
-
-        Args:
-          equations: in an order in which they can run. inputs, outputs: variables.
-          rules: how many custom derivative rules, each inside another, are cut; see `called_by`.
-          constants: values of the constants of inlined calls; each piece needs them whole.
-          zeros: inputs that are all zeros. rows: along which dimension integers of inputs count up.
+        """Finds which equation makes each variable, which read it, and which are known to be zeros.
+        `equations`: in an order in which they can run. `inputs`, `outputs`: variables. `rules`: how
+        many custom derivative rules, each inside another, are cut; see `called_by`. `constants`:
+        values by variable; each piece needs them whole. `zeros`: inputs that are all zeros. `rows`:
+        along which dimension integers of inputs count up.
         """
         self.constants = dict(constants or {})
         self._rules = rules
@@ -61,8 +59,8 @@ class Graph:
 
     @classmethod
     def of(cls, jaxpr: Any, rules: int = 2, rows: Sequence[Rows] = ()) -> Graph:
-        """Makes the graph of a closed jaxpr. `rules`: how many custom derivative rules, each inside
-        another, are cut. `rows`: of each input, along which dimension its integers count up.
+        """Makes the graph of a jaxpr, rewritten by `prepared`. `rules`: how many custom derivative
+        rules, each inside another, are cut. `rows`: along which dimension each input counts up.
         """
         closed, jaxpr = jaxpr, getattr(jaxpr, "jaxpr", jaxpr)
         equations, outputs, constants = prepared(jaxpr)
@@ -102,8 +100,8 @@ class Graph:
         return self._factors[i]
 
     def rows(self, v: Any) -> Rows:
-        """Returns where integer array `v` counts up along a dimension, as an iota does: {c: d} if
-        v[..., c] is the index in dimension d, {None: d} if all of `v` is; cached.
+        """Returns where integer array `v` is known to count up along a dimension, as an iota does:
+        {c: d} if v[..., c] is the index in dimension d, {None: d} if all of `v` is, else {}.
         """
         if not is_variable(v) or v not in self.producer:
             return self._rows.get(v, {}) if is_variable(v) else {}
@@ -121,7 +119,7 @@ class Graph:
         return None if i is None else self.equations[i]
 
     def _rows_given(self, i: int, c: Called) -> list[Rows]:
-        """Returns along which dimension each input of a called jaxpr counts up, as an iota does."""
+        """Returns where each input of a called jaxpr counts up; {} if it is carried or unknown."""
         given, carried = self.equations[i].invars, {k for _, k in c.carried}
         known = [
             None if place is None or k in carried or place[0] >= len(given) else place
@@ -130,7 +128,9 @@ class Graph:
         return [{} if p is None else shifted(self.rows(given[p[0]]), -p[1]) for p in known]
 
     def _rows_called(self, i: int, result: int) -> Rows:
-        """Returns along which dimension result number `result` of a call counts up, as an iota."""
+        """Returns the Rows of result number `result` of call `i` (where it counts up, as an iota)
+        on which all jaxprs agree that give it; {} if a loop carries it.
+        """
         return agreed(
             shifted(inner.rows(w), place[1])
             for c, inner in self.called(i)
@@ -139,7 +139,9 @@ class Graph:
         )
 
     def called(self, i: int) -> list[tuple[Called, Graph]]:
-        """Returns (Called, graph of its jaxpr) for each jaxpr that equation `i` calls; cached."""
+        """Returns (Called, graph of its jaxpr) for each jaxpr that equation `i` calls; [] where the
+        call cannot run in pieces (see `called_by`); cached.
+        """
         if i not in self._called:
             calls = called_by(self.equations[i], self._rules > 0)
             inner = [
@@ -152,7 +154,7 @@ class Graph:
 @dataclasses.dataclass(frozen=True)
 class Blocked:
     """An equation (its index) at which a cut into pieces must stop, and `value`, a variable that it
-    reads or makes and that is cut along dimension `dim`.
+    reads or makes and that is cut along `dim`: a dimension, SUM or REDUCED.
     """
 
     equation: int
@@ -162,13 +164,10 @@ class Blocked:
 
 @dataclasses.dataclass
 class Spread:
-    """Which variables and equations of a graph are cut into pieces along one axis.
-
-    Attributes:
-      cut: variable -> the dimension in which the axis lies, SUM (a piece has a partial sum over it)
-        or REDUCED (a piece has a partial result of another reduction).
-      chosen: index of an equation -> the factor along which it is cut.
-      blocked: the equations at which the cut ends.
+    """Which variables and equations of a graph are cut into pieces along one axis. `cut`: variable
+    -> the dimension in which the axis lies, SUM (a piece has a partial sum over it) or REDUCED (a
+    partial result of another reduction). `chosen`: index of an equation -> the factor along which
+    it is cut. `blocked`: where the cut ends.
     """
 
     graph: Graph
@@ -178,9 +177,10 @@ class Spread:
 
 
 def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) -> Spread:
-    """Extends a cut of some variables into pieces to all others that can be cut with them. `seeds`:
-    variable -> the dimension along which it is to be cut. `inside_call`: whether the graph's inputs
-    exist in pieces only, so that none may be read whole as well.
+    """Extends a cut of some variables to others that can be cut into pieces with them, equation by
+    equation; returns the Spread. `seeds`: variable -> the dimension along which it is cut, or SUM.
+    `inside_call`: whether the graph is a called jaxpr's. Then a cut input exists in pieces only,
+    not whole as well; partial sums go on through linear equations; other reductions are not cut.
     """
     s = Spread(graph, {}, {}, [])
     # Forward first: a value's readers decide what else must be whole, before its producer leads to
@@ -218,8 +218,8 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
 
 
 def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | None:
-    """Returns {variable: dimension} that cutting equation `i` along Factor `f` would newly cut into
-    pieces; None if that contradicts `s.cut`, what is cut so far. `inside_call`: as in `spread`.
+    """Returns {variable: dimension, SUM or REDUCED} that cutting equation `i` along Factor `f`
+    newly cuts; None if it does not go with what `s` cuts so far. `inside_call`: as in `spread`.
     """
     e = s.graph.equations[i]
     new: dict[Any, int] = {}
@@ -252,7 +252,7 @@ def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | N
 
 
 def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
-    """Whether equation `i`, if `s` cuts it, reads `v` whole or cut along a dimension but `d`."""
+    """Whether `s` cuts equation `i`, and this reads `v` whole or cut along a dimension but `d`."""
     if i not in s.chosen:
         return False
     e = s.graph.equations[i]
@@ -278,12 +278,12 @@ def _options(s: Spread, i: int, v: Any, inside_call: bool) -> Iterator[Factor]:
 
 
 class _Contradiction(Exception):
-    """Raised where a call cannot be cut into pieces as asked; it holds the equation at fault."""
+    """Raised where a call cannot be cut as asked; holds the equation at fault, if one is known."""
 
 
 def forbidding(graph: Graph, b: Blocked) -> Any:
     """Returns the equation, inside the call `b.equation`, because of which the call cannot be cut
-    into pieces; None if it is no call or no equation is to blame.
+    into pieces; None if it is no call, or no single equation is known to be to blame.
     """
     e = graph.equations[b.equation]
     if e.primitive.name not in CALLS:
@@ -297,8 +297,8 @@ def forbidding(graph: Graph, b: Blocked) -> Any:
 
 
 def _call_options(s: Spread, i: int, v: Any) -> Iterator[Factor]:
-    """Yields the Factor of call `i` (scan, ...) that cuts it, and all jaxprs that it calls, into
-    pieces so that `v` and its results are cut as in `s`; nothing if there is none.
+    """Yields the Factor that cuts call `i` (scan, ...) so that `v` and the call's results are cut
+    as in `s`, if there is one: by cutting all called jaxprs, or a scan along its iterations.
     """
     graph, d = s.graph, s.cut[v]
     e, called = graph.equations[i], graph.called(i)
@@ -333,9 +333,8 @@ def _cut_calls(
     called: Sequence[tuple[Called, Graph]], at: dict[int, int], operands: int, zeros: set[int]
 ) -> tuple[Spread, ...]:
     """Cuts the jaxprs of one call into pieces until they agree; returns a Spread of each. `at`:
-    number of an operand or result (these follow the `operands` operands) -> cut dimension;
-    extended. `zeros`: operands of zeros only. Raises _Contradiction if an equation mixes the axis,
-    or needs it whole.
+    number of an operand or result (these follow the `operands` operands) -> cut dimension or SUM;
+    extended. `zeros`: numbers of operands of zeros only. Raises _Contradiction if they cannot be.
     """
     while True:
         before = dict(at)
@@ -367,9 +366,9 @@ def _spread_called(
 def _cut_called(
     c: Called, inner: Graph, at: dict[int, int], operands: int, zeros: set[int]
 ) -> Spread:
-    """Cuts one jaxpr of a call into pieces; returns the Spread, or raises _Contradiction. `at`:
-    number of an operand or result (these follow the `operands` operands) -> cut dimension;
-    extended. `zeros`: operands of zeros only; what a loop carries from them may be a partial sum.
+    """Cuts one jaxpr of a call into pieces; returns the Spread, or raises _Contradiction. `at`
+    (extended), `operands`, `zeros`: as in `_cut_calls`. What a loop carries from operands of zeros
+    only may be a partial sum.
     """
     outs = [None if o is None else (o[0] + operands, o[1]) for o in c.outs]
     # A custom rule's jaxpr also takes cotangents of results, at the places of these results.
@@ -418,8 +417,8 @@ def _seeds_of(
     places: Sequence[tuple[Any, tuple[int, int] | None]], at: Mapping[int, int]
 ) -> dict[Any, int]:
     """Returns {variable of a called jaxpr: its cut dimension} from `at`, those of the call's
-    operands and results. `places`: (variable, None or (number in `at`, how many more dimensions
-    that has)).
+    operands and results; sums are left out. `places`: (variable, None or (number in `at`, how many
+    more dimensions that has)). Raises _Contradiction if one cannot be cut so.
     """
     seeds: dict[Any, int] = {}
     for w, place in places:
@@ -435,7 +434,9 @@ def _seeds_of(
 
 
 def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:
-    """Returns how many equal pieces an axis can have: the greatest common divisor of its sizes."""
+    """Returns the most equal pieces that an axis can have, the greatest common divisor of its
+    sizes; 0 if no array has it. `chosen`: index of an equation -> the Factor along which it is cut.
+    """
     units = 0
     for i, f in chosen.items():
         e = equations[i]

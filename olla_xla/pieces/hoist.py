@@ -32,9 +32,10 @@ from olla_xla.segments.trace import Inlined, inlined
 
 
 def prepared(jaxpr: Any) -> Inlined:
-    """Rewrites a jaxpr's equations so that more can run in pieces: jitted calls are inlined,
-    results of scans that need no carry have scans of their own, and random bits are arithmetic.
-    What no result needs is left out, also inside loops: derivatives leave such values behind.
+    """Rewrites a jaxpr's equations so that more can run in pieces: plain jitted calls are inlined,
+    stacked results of scans that need no carry have scans of their own, and random bits of JAX's
+    default generator are arithmetic. What neither results nor effects need is left out, also inside
+    loops: derivatives leave such values behind.
     """
     names: dict[Any, Any] = {}
 
@@ -53,9 +54,9 @@ def prepared(jaxpr: Any) -> Inlined:
 
 
 def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
-    """Makes new scans for stacked results of scan `e` that do not depend on its carry; returns
-    their equations and adds {old variable: new one} to `names`. Results that share no equation have
-    a scan each: some may be cut where others are whole.
+    """Makes new scans for results of scan `e`, stacked over its iterations, that do not depend on
+    its carry; returns their equations and adds {old variable: new one} to `names`. Results that
+    share no equation have a scan each: some may be cut where others are whole.
     """
     body, (constants, carries) = e.params["jaxpr"].jaxpr, scan_counts(e)
     tainted = set(body.invars[constants : constants + carries])
@@ -77,8 +78,7 @@ def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
 
 def _alone(e: Any, pure: Sequence[Any], stacked: Sequence[int], names: Any) -> list[Any]:
     """Makes a scan without carry for the results numbered `stacked` of scan `e`; returns its
-    equations and adds {old variable: new one} to `names`. `pure`: the body's equations without
-    effects.
+    equations, adds {old variable: new} to `names`. `pure`: the body's equations without effects.
     """
     p, (constants, carries) = e.params, scan_counts(e)
     closed, body = p["jaxpr"], p["jaxpr"].jaxpr
@@ -119,8 +119,8 @@ def _in_place(
 
 def _written_out(e: Any, names: dict[Any, Any]) -> list[Any]:
     """Returns equations that compute a `random_bits` equation from the place of each element, and
-    adds {its result: theirs} to `names`; [] but for Threefry's, if partitionable and of 32 bits at
-    most.
+    adds {its result: theirs} to `names`; [] but for Threefry's, if partitionable and of 32 bits and
+    2**32 elements a key at most.
     """
     (keys,), width, shape = e.invars, e.params["bit_width"], e.params["shape"]
     is_counted = jax.config.jax_threefry_partitionable and width <= 32

@@ -21,8 +21,7 @@ from olla_xla.pieces.chosen import ChosenFunction
 from olla_xla.pieces.sharded import leaf_shardings
 from olla_xla.pieces.transform import FissionPlan, in_pieces
 
-_LITTLE = 0.01
-"""Part of the total that doubling the pieces must save, or no more pieces are tried."""
+_LITTLE = 0.01  # part of the total that doubling the pieces must save, or no more are tried
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +30,8 @@ class PiecesTrial:
 
     Attributes:
       pieces: how many; 1: the function as it is. xla_bytes: XLA's total in its own order.
-      xla_seconds: predicted time of a step in that order. seconds: that with the plan's overhead.
+      xla_seconds: predicted time of a step in that order. seconds: that with the plan's overhead,
+        if it was planned and meets the budget.
       planned_bytes: XLA's total of the plan; if the budget is not met, the least that was reached;
         None where no plan was tried.
     """
@@ -49,7 +49,7 @@ class FissionChoice:
 
     Attributes:
       pieces: how many; 1: the function is not cut. trials: those compiled, by number of pieces.
-      plan: what is cut, or None. reason: why nothing can be cut, or "".
+      plan: what is cut, or None. reason: why nothing can be cut; "" if it can, or need not be.
     """
 
     pieces: int
@@ -60,10 +60,10 @@ class FissionChoice:
 
 class FissionFunction(ChosenFunction):
     """A planned function that runs in the fewest pieces of an axis that meet its memory budget.
-
     Each new signature is compiled in XLA's own order with 1, 2, 4, ... pieces, until one meets the
-    budget or more pieces save nothing. Then plans with fewer pieces are tried, as long as they meet
-    the budget and are predicted to take no longer than with more pieces.
+    budget or more pieces save less than 1 %. Plans are tried for the number that is found, or else
+    for about the best; then with fewer pieces, as long as they meet the budget and are predicted to
+    take no longer than with more pieces.
     """
 
     _word = "in {} pieces"
@@ -97,7 +97,9 @@ def fission_function(
 
 
 def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
-    """Compiles in XLA's own order; returns (device's total bytes, predicted seconds of a step)."""
+    """Compiles in XLA's own order; returns (device's total bytes, predicted seconds of a step), for
+    which `cost_in_pieces` may measure on a CPU.
+    """
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name
@@ -132,7 +134,9 @@ class _PiecesSearch:
         self._reason = ""
 
     def run(self) -> tuple[FissionChoice, PlannedFunction]:
-        """Returns (what is chosen for the signature, the planned function in that many pieces)."""
+        """Returns (what is chosen for the signature, the planned function in that many pieces).
+        Raises BudgetError if nothing tried meets the budget.
+        """
         pieces = self._fewest_unplanned()
         if pieces is None:
             least = min(t.xla_bytes for t in self._trials.values())
@@ -153,8 +157,9 @@ class _PiecesSearch:
         return max(n for n in self._trials if n < pieces)
 
     def _fewest_unplanned(self) -> int | None:
-        """Returns the fewest pieces, of 1, 2, 4, ..., with which XLA's own order meets the budget;
-        None if none of those that are compiled does.
+        """Compiles with 1, 2, 4, ... pieces and records the trials; returns the first number with
+        which XLA's own order meets the budget. None if none does before more pieces save less than
+        1 %, or if nothing can be cut; the reason for that is recorded too.
         """
         self._compile(1)
         if self._trials[1].xla_bytes <= self._budget:
@@ -193,7 +198,9 @@ class _PiecesSearch:
         self._trials[pieces] = PiecesTrial(pieces, total, seconds, seconds)
 
     def _plans_within(self, pieces: int) -> bool:
-        """Plans the function in `pieces` pieces; whether it meets the budget. Updates the trial."""
+        """Plans and compiles the function in `pieces` pieces; returns whether it meets the budget.
+        Updates the trial, and keeps the function if it does.
+        """
         function = planned_function(self._in(pieces), self._jit_options, self._plan_settings)
         trial = self._trials[pieces]
         try:

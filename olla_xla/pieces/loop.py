@@ -28,11 +28,8 @@ from olla_xla.segments.equations import has_gradient, inexact, replaced, zeros_b
 @dataclasses.dataclass(frozen=True)
 class Pieces:
     """How an axis is divided: into `full` pieces of `count` units, and perhaps a smaller rest.
-
-    Attributes:
-      units: the most equal parts into which the axis can be cut, on each device where it is
-        sharded.
-      devices: those over which it is sharded, or None. on_cpu: as in `Piece`.
+    `units`: the most equal parts into which the axis can be cut, on each device where it is
+    sharded. `devices`: those over which it is sharded, or None. `on_cpu`: as in `Piece`.
     """
 
     units: int
@@ -42,9 +39,9 @@ class Pieces:
 
     @classmethod
     def of(cls, units: int, pieces: int, devices: Devices | None = None) -> Pieces:
-        """Divides an axis of `units` smallest equal parts into at most `pieces` pieces of nearly
-        equal size, which hold one part or more each. `devices`: those over which the axis is
-        sharded, or None.
+        """Divides an axis of `units` smallest equal parts into at most `pieces` pieces of equal
+        size, the last perhaps smaller, of one part or more each. `devices`: those over which the
+        axis is sharded, each of which divides its own part of it, or None.
         """
         units //= 1 if devices is None else devices.count
         return cls(units, -(-units // min(pieces, units)), devices)
@@ -59,7 +56,7 @@ class Pieces:
         return Piece(self.units * self.devices.count, count, first + start)
 
     def number(self, piece: Piece) -> Any:
-        """Returns a piece's index along the whole axis, over all devices that share the axis."""
+        """Returns a piece's number, from 0, among those of the whole axis on all its devices."""
         device, start = jnp.divmod(piece.start, self.units)
         return device * len(self) + start // self.count
 
@@ -132,8 +129,8 @@ class _Forward:
 
     @property
     def joined(self) -> list[tuple[Any, int]]:
-        """(shape and dtype, dimension) of each result that is joined from pieces. Of a reduction
-        that is no sum there is one row for each piece, and the dimension is REDUCED.
+        """(shape and dtype, dimension) of each array that is joined from pieces. Those of a
+        reduction that is no sum have one row for each piece, and the dimension is REDUCED.
         """
         rows = [(x, REDUCED) for e in self.region.reduced.values() for x in part_types(e)]
         return [*((v.aval, d) for v, d in self.region.stacked), *rows]
@@ -218,8 +215,8 @@ def _over_pieces(
 ) -> tuple[list[Any], list[Any]]:
     """Runs `function` on all pieces of an axis, on all devices; returns (its sums added up, its
     other results joined). `whole`: what each piece reads whole. `xs`: arrays and the dimensions
-    along which they are cut. `sums`: their shapes. `stacked`: the other results' shapes, and
-    dimensions to join along.
+    along which they are cut. `sums`: their shapes. `stacked`: shapes, and dimensions to join along,
+    of the others.
     """
     dims, devices = [d for _, d in xs], pieces.devices
 
@@ -290,11 +287,9 @@ def _loop(
     """Runs a function on all pieces of an axis on one device, in a `scan`; returns (sums, joined
     results). Results that are joined along another dimension than the first are written into place
     by each piece: stacked along a new first dimension they would have to be transposed afterwards.
-
-    Args:
-      sums: their accumulators. zero: the value these start with. xs, stacked: as in `_over_pieces`.
-      in_place: whether arrays that are cut along another dimension than the first are sliced as
-        they are; else they are transposed first.
+    `sums`: their accumulators, which start with `zero`. `xs`, `stacked`: as in `_over_pieces`.
+    `in_place`: whether arrays that are cut along another dimension than the first are sliced as
+    they are; else they are transposed first.
     """
     units, devices = pieces.units, pieces.devices
     placed = [k for k, (_, d) in enumerate(stacked) if d]

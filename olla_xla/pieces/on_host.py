@@ -30,21 +30,20 @@ _logger = logging.getLogger("olla_xla")
 LITTLE, _MUCH = 0.005, 0.1
 """Parts of a step's time that scans may wait for copies in the first trial with some, and in the
 second, where no overhead is given. In the last all copies are made; of those plans make few."""
-_WORTH = 0.01
-"""Part of a step's time that it may take longer, for which it is planned again."""
-_ALIKE = 1.001
-"""Times the best up to which the other figure decides."""
+_WORTH = 0.01  # part of a step's time that it may take longer, for which it is planned again
+_ALIKE = 1.001  # times the best up to which the other figure decides
 
 
 @dataclasses.dataclass(frozen=True)
 class HostTrial:
-    """A plan of a function that keeps in host memory some of what its scans store for other scans.
+    """A plan of a function that may keep in host memory what its scans store for other scans.
 
     Attributes:
       spilled: these arrays, before the plan computes some of them again; bytes on all devices
         together.
       bytes: XLA's total on a device; if the budget is not met, the least that was reached.
-      host_bytes: XLA's total in host memory, of a device. seconds: predicted time of a step.
+      host_bytes: XLA's total in host memory, of a device. seconds: predicted time of a step, or inf
+        if the budget is not met.
       fits: whether it is within the budget and the time.
     """
 
@@ -85,7 +84,7 @@ class HostChoice:
 
 
 class HostFunction(ChosenFunction):
-    """A planned function that keeps the best part of what its scans store in host memory."""
+    """A planned function with some, or none, of what its scans store in host memory, as is best."""
 
     _word = "with {} in host memory"
 
@@ -131,8 +130,8 @@ class _SpillSearch:
         self._tried(plain, SpillPlan(()))
 
     def run(self) -> tuple[HostChoice, PlannedFunction]:
-        """Returns (the choice, its planned function); BudgetError if nothing tried meets the
-        budget.
+        """Returns (the choice, its planned function); BudgetError if nothing that was tried meets
+        the budget in the time that is allowed.
         """
         options, ways = self._settings.options, []
         first = self._trials[0][0]
@@ -162,8 +161,9 @@ class _SpillSearch:
         return HostChoice(best, trials, reason, best.seconds / self._allowed(0.0) - 1), function
 
     def _best(self) -> tuple[HostTrial, PlannedFunction]:
-        """Returns the trial with least time if there is a memory budget, else with least bytes, of
-        those within the budget and the time; the first of all if there is none.
+        """Returns (trial, its function): with a memory budget the one with least time, else with
+        least bytes, of those within the budget and the time; the first of all if none is. Among
+        those within 0.1 % of the least the other figure decides.
         """
         order = -1 if self._settings.options.budget_bytes is None else 1
         fitting = [found for found in self._trials if found[0].fits] or self._trials[:1]
@@ -176,12 +176,14 @@ class _SpillSearch:
         return min(fitting, key=key)
 
     def _is_enough(self, trial: HostTrial) -> bool:
-        """Whether a trial meets a memory budget, in no more time than XLA's own order takes."""
+        """Whether there is a memory budget, and a trial meets it in no more than XLA's own time."""
         fits = self._settings.options.budget_bytes is not None and trial.fits
         return fits and trial.seconds <= self._allowed(0.0)
 
     def _allowed(self, overhead: float) -> float:
-        """Returns the predicted seconds of a step in XLA's own order, times (1 + overhead)."""
+        """Returns the predicted seconds of a step in XLA's own order, which is compiled if they are
+        not known yet, times (1 + overhead).
+        """
         if math.isnan(self._own_seconds):
             own = own_jit(functools.partial(self._function), **self._jit_options)
             self._own_seconds = self._seconds(own.lower(*self._args, **self._kwargs).compile())
@@ -191,9 +193,9 @@ class _SpillSearch:
         return run_seconds(module_from_bytes(final_module(compiled)), self._cost)
 
     def _try_spilled(self, spilled: Callable[..., Any], part: SpillPlan) -> None:
-        """Plans `spilled`, a function that keeps the arrays `part` in host memory; without a memory
-        budget again with an overhead that its time leaves. `max_overhead` is a fraction of the
-        spilled step's own time: that may be longer or shorter.
+        """Plans and records as a trial `spilled`, a function that keeps the arrays `part` in host
+        memory; without a memory budget perhaps again, with the overhead that its time leaves.
+        `max_overhead` is a fraction of the spilled step's own time: that may be longer or shorter.
         """
         settings, options = self._settings, self._settings.options
         own = self._tried(planned_function(spilled, self._jit_options, settings), part)
@@ -207,8 +209,9 @@ class _SpillSearch:
             self._tried(planned_function(spilled, self._jit_options, settings), part)
 
     def _tried(self, function: PlannedFunction, spilled: SpillPlan) -> float | None:
-        """Plans, compiles and records a function that keeps `spilled` in host memory as a trial;
-        returns its predicted seconds in XLA's own order, or None if it fails.
+        """Plans and compiles a function that keeps `spilled` in host memory, and records it as a
+        trial, also if it exceeds the budget; returns its predicted seconds in XLA's own order, or
+        None if it fails. Other errors are logged, but raised if nothing is spilled.
         """
         try:
             compiled = function.lower(*self._args, **self._kwargs).compile()
@@ -233,7 +236,9 @@ class _SpillSearch:
         return own
 
     def _in_time(self, seconds: float) -> bool:
-        """Whether a step of `seconds` meets `max_overhead`, or is as fast as the first trial's."""
+        """Whether a step of `seconds` meets `max_overhead`, or is as fast as the first trial's. Any
+        time will do for the first trial, and with a memory budget but no `max_overhead`.
+        """
         options = self._settings.options
         if not self._trials or (options.budget_bytes is not None and options.max_overhead is None):
             return True

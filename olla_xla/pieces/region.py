@@ -169,9 +169,10 @@ def _sound(s: Spread, members: set[int]) -> set[int]:
 
 
 def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset()) -> list[Region]:
-    """Returns a list with the region of these equations, cut as in `s`; [] if they cannot run in
-    pieces. `first`: equations that run before the region, possibly members too; no member may feed
-    one of them by way of others.
+    """Returns a list with the region of these equations, or of some of them, cut as in `s`; [] if
+    they cannot run in pieces. `first`: equations that run before the region, possibly members too;
+    no member may feed one of them by way of others. With these, members that no result needs are
+    left out. Reductions (as a maximum) are too if their results are compared with what they reduce.
     """
     graph = s.graph
     if first:
@@ -236,9 +237,9 @@ def _ties(graph: Graph, members: set[int], first: frozenset[int]) -> bool:
 
 
 def _compared(s: Spread, reductions: set[int], results: set[Any], outside: Sequence[int]) -> bool:
-    """Whether equations outside compare a result of a region with a maximum that the region takes
-    of it: XLA may compute a value in two kernels of a piece, for its maximum and as a result, and
-    so round it otherwise.
+    """Whether equations outside compare a result of a region, or what its `reductions` read, with a
+    maximum that the region takes of it: XLA may compute a value in two kernels of a piece, for its
+    maximum and as a result, and so round it otherwise.
     """
     equations = [s.graph.equations[i] for i in sorted(reductions)]
     again = results.union(*map(operands, equations))
@@ -290,11 +291,10 @@ _TELLING = CALLS | frozenset("ceil eq eq_to floor ge gt le le_to lt lt_to ne rou
 
 
 def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence[Any]) -> bool:
-    """Whether a value is computed twice and the two are compared, so that rounding matters. What is
-    computed from both copies element by element, as `x - max(x)`, may not be compared with
-    anything. `before`: equations that run once, before those in pieces, in order. `twice`:
-    variables that are computed before them and again in pieces. `again`: the equations in pieces,
-    in order.
+    """Whether a value is computed twice and the two may be compared, so that rounding matters. What
+    is computed from both copies element by element, as `x - max(x)`, may not be compared with
+    anything. `before`: equations that run once, before those in pieces. `twice`: variables that are
+    computed before them and again in pieces. `again`: the equations in pieces. All are in order.
     """
     first, second = set[Any](), set(twice)
     for e in before:

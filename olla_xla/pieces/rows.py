@@ -18,9 +18,9 @@ d; None -> d where the whole array does."""
 
 
 def rows_made(e: Any, rows: Callable[[Any], Rows], made_by: Callable[[Any], Any]) -> Rows:
-    """Returns where the one result of an equation, no call, counts up along a dimension: {c: d} if
-    result[..., c] is the index in dimension d, {None: d} if all of it is. `rows`: the same of an
-    operand. `made_by`: the equation that makes an operand, or None.
+    """Returns where the one result of an equation, no call, is known to count up along a dimension:
+    {c: d} if result[..., c] is the index in dimension d, {None: d} if all of it is, else {}.
+    `rows`: the same of an operand. `made_by`: the equation that makes an operand, or None.
     """
     name, p = e.primitive.name, e.params
     if name == "iota":
@@ -49,14 +49,14 @@ def rows_made(e: Any, rows: Callable[[Any], Rows], made_by: Callable[[Any], Any]
 
 
 def _is_below_zero(e: Any, rows: Callable[[Any], Rows]) -> bool:
-    """Whether equation `e` is `x < 0` of an `x` that `rows` says counts up from 0: always False."""
+    """Whether `e` is an equation `x < 0` whose `x` counts up from 0, so that it is never true."""
     if e is None or e.primitive.name != "lt" or is_variable(e.invars[1]):
         return False
     return e.invars[1].val == 0 and None in rows(e.invars[0])
 
 
 def agreed(found: Iterable[Rows]) -> Rows:
-    """Returns the entries that all these Rows (what counts up along which dimension) share."""
+    """Returns the entries (what counts up along which dimension) that all these Rows share."""
     one, *others = [*found] or [{}]
     return {c: d for c, d in one.items() if all(other.get(c) == d for other in others)}
 
@@ -69,7 +69,9 @@ def shifted(rows: Rows, by: int) -> Rows:
 
 
 def row_factors(e: Any, rows: Rows) -> list[Factor]:
-    """Returns Factors (axes to cut) of a gather or scatter, along which its indices count up."""
+    """Returns Factors (axes to cut along) of a gather or scatter: those along which its indices
+    count up, so that each row is addressed by its own number. `rows`: of the index array.
+    """
     name, operand, indices = e.primitive.name, e.invars[0].aval, e.invars[1].aval
     numbers, factors = e.params["dimension_numbers"], []
     if name == "gather":

@@ -29,11 +29,8 @@ from olla_xla.segments.equations import (
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One piece of a cut axis: a range of its units, the most equal parts it can be cut into.
-
-    Attributes:
-      units: those of the axis. count: how many of them it holds. start: the first; may be traced.
-      on_cpu: whether it runs on a CPU for certain.
+    """One piece of a cut axis: `count` of its `units`, the most equal parts that it can be cut
+    into, from `start` on, which may be traced. `on_cpu`: whether it runs on a CPU for certain.
     """
 
     units: int
@@ -55,8 +52,7 @@ def run_piece(
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Evaluates equations for one piece of an axis: those in `chosen` on slices, others on whole
     arrays. `whole`, `pieces`: values by variable, of what is given whole and of what is given for
-    the piece. Returns new dicts (whole, pieces) with the results too; those cut or summed are in
-    `pieces`.
+    the piece. Returns copies of the two with the results; those cut or summed are in `pieces`.
     """
     whole, pieces = dict(whole), dict(pieces)
     for i, e in enumerate(equations):
@@ -73,7 +69,9 @@ def run_piece(
 
 
 def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
-    """Evaluates an equation on one piece; `values`: slices where Factor `f` cuts, others whole."""
+    """Evaluates an equation on one piece. `values`: of its operands, the piece's slices or partial
+    sums where Factor `f` cuts, others whole.
+    """
     name, params = e.primitive.name, dict(e.params)
     if name in CALLS:
         functions = [_function(s, piece) for s in f.inner]
@@ -156,7 +154,7 @@ def _function(s: Spread, piece: Piece) -> _Function:
 
 
 def call(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
-    """Evaluates a call-like equation (scan, cond, ...) with functions instead of its jaxprs."""
+    """Evaluates a call-like equation (scan, cond, ...) with functions in place of its jaxprs."""
     return _CALLED[e.primitive.name](e, functions, values)
 
 
@@ -249,8 +247,8 @@ _DROPPING = (GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def is_one_each(e: Any) -> bool:
-    """Whether a scatter-add adds to one element of each row, and ignores indices out of range. So
-    does the gradient of `jnp.take_along_axis` of one element, as of a label's logit.
+    """Whether a scatter-add adds to one element of each row, and may ignore indices out of range.
+    So does the gradient of `jnp.take_along_axis` of one element, as of a label's logit.
     """
     numbers, operand, indices = e.params["dimension_numbers"], e.invars[0].aval, e.invars[1].aval
     along = numbers.inserted_window_dims

@@ -41,8 +41,8 @@ def refuse_explicit(graph: Graph) -> None:
 
 
 def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any]:
-    """Returns the sharding of each leaf of (args, kwargs), or None for a leaf without one.
-    `in_shardings`, an option of `jax.jit`, overrides the leaves' own.
+    """Returns the sharding of each leaf of (args, kwargs), or None for a leaf without one. If
+    `kwargs` is empty, `in_shardings`, an option of `jax.jit`, overrides those for which it has one.
     """
     leaves = jax.tree.leaves((args, kwargs))
     shardings = [getattr(leaf, "sharding", None) for leaf in leaves]

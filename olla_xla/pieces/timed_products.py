@@ -23,8 +23,7 @@ from olla_xla.remat.cost.work import trips
 
 _DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 """XLA's name of a type -> JAX's."""
-_OPERATIONS, _ELEMENTS = 1 << 33, 1 << 26
-"""Multiply-adds and elements of what is timed; of a larger product a part is."""
+_OPERATIONS, _ELEMENTS = 1 << 33, 1 << 26  # of what is timed; of a larger product a part is
 _PART, _MOST = 0.95, 16
 """Products are timed that have this part of a module's operations, and no more than so many."""
 _MOMENT = 0.01  # seconds
@@ -52,7 +51,7 @@ class Product:
         return math.prod(self.sizes)
 
     def part(self) -> Product:
-        """Returns the product to time instead: its longest dimensions are halved until small."""
+        """Returns the product to time instead: itself, its longest dimension halved until small."""
         sizes = list(self.sizes)
         while math.prod(sizes) > _OPERATIONS or self._elements(sizes) > _ELEMENTS:
             longest = sizes.index(max(sizes))
@@ -65,7 +64,7 @@ class Product:
         return max(min(_REPEATED // self.operations, _MOST_REPEATS), 1)
 
     def bench(self) -> Bench:
-        """Makes a benchmark of this product, which writes each result over the one before."""
+        """Makes a benchmark that computes this product `repeats` times, over the last result."""
         x, y, made = (
             jnp.full([self.sizes[d] for d in dims], 0.5, _DTYPES[dtype])
             for dims, dtype in zip(self._arrays(), self.dtypes, strict=True)
@@ -108,7 +107,7 @@ class _StoredTimes:
 
 def product_of(i: Instruction) -> Product | None:
     """Returns the matrix product that instruction `i` or its fusion computes; None if there is
-    none, or more than one, or one of another form.
+    none, or more than one, or one of another form or of types that are not timed.
     """
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     dots = [k for k in inside if k.opcode == "dot"]
@@ -147,7 +146,9 @@ def product_of(i: Instruction) -> Product | None:
 
 
 def heaviest(module: Module) -> list[Product]:
-    """Returns at most 16 matrix products, most operations first, with 95 % of those in a module."""
+    """Returns the fewest matrix products that have 95 % of the operations of all in a module's run,
+    or the 16 heaviest if more would be needed; most operations first.
+    """
     total: dict[Product, int] = {}
     for i, times in _run(module.entry, 1):
         if (product := product_of(i)) is not None:
@@ -164,7 +165,7 @@ def heaviest(module: Module) -> list[Product]:
 
 def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, int]]:
     """Yields (instruction, how often it runs) of a computation that runs `times` times, and of the
-    computations that it calls.
+    computations that its loops, branches and calls run.
     """
     for i in computation.instructions:
         yield i, times
@@ -173,8 +174,8 @@ def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, in
 
 
 def timed(products: list[Product]) -> Mapping[Product, float]:
-    """Returns seconds of one run of each product, measured or from the file of an earlier
-    measurement. The caller holds `calibrate.LOCK`.
+    """Returns seconds of one run of each product, from the file of an earlier measurement, or
+    measured and kept in one. The caller holds `calibrate.LOCK`.
     """
     if not products:
         return {}

@@ -30,7 +30,7 @@ class FissionRegion:
     """One part of a function that runs in pieces, for reports.
 
     Attributes:
-      axis: what is cut: the largest value of the region, and its dimension.
+      axis: what is cut: the largest value of the region that has the axis, and its dimension.
       pieces: how many there are, the last of which may be smaller. units: how many there can be.
       inside: the innermost loop, branch or checkpoint that holds it, with its line, or "".
       devices: on how many the axis is sharded; each runs its own part in as many pieces.
@@ -38,7 +38,8 @@ class FissionRegion:
       twice: how many of them also run whole before, for what each piece needs of all pieces.
       first_line, last_line: where the first and the last of them are in the user's code.
       sums: shapes of results added up or reduced over pieces. stacked: of results joined from them.
-      value: shape of the largest value that is not made whole. value_bytes: of it, whole.
+      value: shape of the largest value that is not made whole, if any; else of `axis`'s.
+        value_bytes: of it, whole.
       value_line: where it is made in the user's code.
     """
 
@@ -127,12 +128,12 @@ def fission(
         in this type, gradients of what is used whole as well.
 
     Returns:
-      A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, is the
-      `FissionPlan`.
+      A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, returns
+      the `FissionPlan`.
 
     Raises:
       InputError: an argument is invalid; when called: nothing can be cut, and the message names the
-        operation and the line that forbids it.
+        operation and the line that forbids it; or shardings or `axis` do not suit the arguments.
       LimitError: `pieces` is below 2, or `memory_budget` is not positive; when called: there are
         fewer indices than pieces. BudgetError: when called: none of the numbers tried meets it.
 
@@ -148,7 +149,7 @@ def fission(
         return jax.tree.unflatten(traced.result, traced.run(traced.values))
 
     def explain(*args: Any, **kwargs: Any) -> FissionPlan:
-        """What is cut for these arguments, arrays or shapes."""
+        """Returns what is cut for these arguments, arrays or shapes."""
         return _explained(_trace(fun, how, args, kwargs))
 
     in_pieces.explain = explain  # pyright: ignore[reportAttributeAccessIssue]
@@ -243,9 +244,9 @@ def _trace(
     most: int | None = None,
     shardings: Sequence[Any] = (),
 ) -> _TracedCut:
-    """Traces a function and chooses what runs in pieces; arguments that are no arrays are
-    constants. `most`: pieces, if so many are possible. `shardings`: of the arguments' leaves; ():
-    their own.
+    """Traces a function and chooses what runs in pieces, and in how many, with a memory budget by
+    compiling; arguments that are no arrays are constants. `most`: pieces, if so many are possible.
+    `shardings`: of the arguments' leaves; (): their own.
     """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
@@ -271,7 +272,9 @@ def _trace(
 
 
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
-    """Returns the dimension along which `axis` cuts each leaf of the arguments, None for no cut."""
+    """Returns the dimension along which `axis` cuts each leaf of the arguments, None for no cut, as
+    of all keyword arguments. Raises InputError if it has another number of arguments.
+    """
     if isinstance(axis, tuple) and len(axis) != len(args):
         raise InputError(f"axis={axis!r} is for {len(axis)} arguments, but there are {len(args)}")
     by_argument = axis if isinstance(axis, tuple) else (axis,) * len(args)
@@ -298,8 +301,9 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
 
 
 def _within(traced: _TracedCut, budget: int) -> _TracedCut:
-    """Returns the traced function in the fewest of 2, 4, 8, ... pieces that meet a budget in bytes;
-    compiles each number up to the most that an axis has. Raises BudgetError if none meets it.
+    """Returns the traced function in the fewest pieces, of 2, 4, 8, ... and the most that an axis
+    has, that meet a budget in bytes; compiles each number until then. Raises BudgetError if none
+    meets it, InputError if XLA does not tell the bytes.
     """
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in traced.values]
     units = max(region.units for region in traced.cut.regions)
@@ -368,10 +372,10 @@ def run_steps(
     accumulate_dtype: Any,
     devices: Sequence[Devices | None] = (),
 ) -> list[Any]:
-    """Evaluates a function that is cut into steps, of which Regions run in at most `pieces` pieces;
-    returns its outputs. `graph`: the function's. `values`: of its inputs and constants, by
-    variable. Sums over pieces are added in `accumulate_dtype`. `devices`: for each Region of
-    `steps`, those over which its axis is sharded; () if none is.
+    """Evaluates a function that is cut into steps, of which Regions, in calls too, run in at most
+    `pieces` pieces; returns its outputs. `graph`: the function's. `values`: of its inputs and
+    constants, by variable. Sums over pieces are added in `accumulate_dtype`. `devices`: for each
+    Region that is itself a step, those over which its axis is sharded; () if none is.
     """
     names, sharded = dict(values), iter(devices)
     for step in steps:

@@ -38,14 +38,10 @@ def least_budget(
     allocation: Allocation,
 ) -> int:
     """Returns the key of `functions` whose gradient takes the fewest bytes; the first of equals.
-
-    Args:
-      functions: segment budget in bytes -> the function, cut into segments with that budget.
-      values: arguments of each function, arrays or their shapes. The gradient is taken in all of
-        floating-point or complex type. allocation: gives the bytes of a lowered gradient.
-
-    Raises:
-      InputError: the gradient cannot be lowered or compiled by itself.
+    `functions`: segment budget in bytes -> the function, cut into segments with that budget.
+    `values`: arguments of each, arrays or their shapes; the gradient is taken in all of
+    floating-point or complex type. `allocation`: gives the bytes of a lowered gradient. Raises
+    InputError if the gradient cannot be lowered or compiled by itself.
     """
     shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in values]
     try:
@@ -58,7 +54,7 @@ def least_budget(
 def _gradient(
     function: Callable[..., Sequence[Any]], shapes: Sequence[jax.ShapeDtypeStruct]
 ) -> jax.stages.Lowered:
-    """Lowers a function of arguments and cotangents that returns results and all gradients."""
+    """Lowers `function`'s gradient, from arguments and cotangents to results and gradients."""
     places = inexact(shapes)
 
     def split(*values: Any) -> tuple[list[Any], list[Any]]:
@@ -93,13 +89,10 @@ _FUSED = frozenset(
 def kept_bytes(
     function: Callable[..., Sequence[Any]], values: Sequence[Any], *, fused: bool
 ) -> int:
-    """Returns the bytes of the residuals that a function's gradient keeps, arguments not counted.
-
-    Args:
-      function: takes and returns arrays; it is differentiated in all floating-point arguments.
-      values: its arguments: arrays or their shapes.
-      fused: leave out residuals that XLA recomputes, in the kernels that read them, from other
-        residuals. XLA cannot do so across the ends of a `jax.checkpoint`.
+    """Returns the bytes of the residuals that the gradient of `function` in all floating-point or
+    complex arguments keeps, arguments not counted. `values`: the arguments, arrays or their shapes.
+    `fused`: leave out residuals that XLA recomputes, in the kernels that read them, from others and
+    arguments. XLA cannot do so across the ends of a `jax.checkpoint`.
     """
     shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in values]
     jaxpr = jax.make_jaxpr(_forward(function, shapes))(*shapes).jaxpr

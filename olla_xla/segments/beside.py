@@ -24,8 +24,7 @@ class _TimedEquation(NamedTuple):
 class Beside:
     """Estimates how much of a scan body's work can overlap with copying a slice of one result or
     argument to or from host memory. Work is in floating-point operations of matrix products in one
-    iteration; other equations, also in calls and checkpoints, count as operations that take as
-    long.
+    iteration; other equations, also in calls and checkpoints, count by the time they take.
     """
 
     def __init__(self, equations: Sequence[Any]) -> None:
@@ -41,8 +40,8 @@ class Beside:
         return math.fsum(step.work for step in self._steps)
 
     def after(self, result: Any) -> float:
-        """Returns the work, in operations, of the equations after the one that makes `result`: it
-        can overlap with the copy of `result` to host memory.
+        """Returns the work, in operations, of the equations after the one that makes `result`, or
+        of all if none does: it can overlap with the copy of `result` to host memory.
         """
         name, work = self._named(result), 0.0
         for step in reversed(self._steps):
@@ -52,8 +51,8 @@ class Beside:
         return work
 
     def before(self, argument: Any) -> float:
-        """Returns the work, in operations, of the equations before the first that reads `argument`:
-        it can overlap with the copy of `argument` from host memory.
+        """Returns the work, in operations, of the equations before the first that reads `argument`,
+        or of all if none does: it can overlap with the copy of `argument` from host memory.
         """
         ahead = itertools.takewhile(lambda step: argument not in step.reads, self._steps)
         return math.fsum(step.work for step in ahead)
@@ -63,8 +62,8 @@ class Beside:
 
 
 def _called(e: Any) -> Any:
-    """Returns the jaxpr that an equation calls once, with its own operands, to be inlined; else
-    None, as for scans.
+    """Returns the only jaxpr that an equation calls, if it is no scan and its operands fit; or
+    None.
     """
     inner = inner_jaxprs(e)
     if e.primitive is primitives.scan_p or len(inner) != 1:

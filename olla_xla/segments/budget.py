@@ -42,9 +42,10 @@ class Segment:
 
 
 def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
-    """Returns bool[n]: after which steps a segment may end, as few bytes of values are made before
-    and read after (set C of algorithm 3). These are `walk.allowed` if given. Otherwise a step
-    counts if no cut within `window` bytes of steps before and after it is crossed by fewer bytes.
+    """Returns bool[n]: after which steps, but for the last, a segment may end, as few bytes of
+    values are made before and read after (set C of algorithm 3). These are `walk.allowed` if given.
+    Otherwise a step counts if no cut within `window` bytes of steps before and after it is crossed
+    by fewer bytes of values that are read within four windows of being made.
     """
     n = len(walk)
     if walk.allowed is not None:
@@ -173,7 +174,7 @@ def _cut(walk: Walk, depth: int, budget: float, loss_last: bool) -> tuple[Segmen
 
 def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
     """Cuts the steps of one segment into inner segments, at most `depth` levels deep; returns () if
-    that saves no memory.
+    that saves no memory, or there are fewer than 3 steps.
     """
     if depth < 1 or len(part) < 3:
         return ()
@@ -183,7 +184,7 @@ def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
 
 def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
     """Cuts a program's steps into segments near every 1 / (splits + 1) of its bytes, where few
-    bytes cross, and each part again (section 4.3).
+    bytes cross, and each part again while that may save memory (section 4.3).
     """
     total = int(walk.sizes.sum())
     crossing = walk.crossing()
@@ -256,8 +257,8 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
     one before; steps of count 1 end its inner segments, and so on. A value that crosses a segment's
     end and has a greater count is not kept: each segment that reads it makes it once more, from
     kept values (`Segment.again`). The last step of all is made again with its segment.
-    `mirror_counts` gives the resulting counts. Raises InputError if more than MOST_AGAIN steps
-    would be run once more.
+    `mirror_counts` gives the counts that result. Raises InputError for over MOST_AGAIN steps in
+    `again`.
     """
     asked = np.where(walk.fixed, 0, np.asarray(counts, np.int64))
     reads = _reads(walk)
@@ -327,8 +328,8 @@ def _again(
 def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
     """Returns how often each step is recomputed with these segments: m(v) of algorithm 2. A step is
     recomputed once for every recomputed segment around it, but not where all its results are kept
-    across the segment's end, nor then in its inner segments; and once for every segment that has it
-    in `again`.
+    across the segment's end, nor then in its inner segments; and once for each segment with it in
+    `again`.
     """
     counts = [0] * len(walk)
     last = _last_kept_use(walk, segments)

@@ -56,7 +56,7 @@ def scan_counts(e: Any) -> tuple[int, int]:
 
 
 def user_line(e: Any) -> str | None:
-    """Returns the user's "file:line" of an equation; None where only libraries' lines are known."""
+    """Returns the "file:line" in the user's code that made an equation; None if it is not known."""
     traceback = e.source_info.traceback
     for frame in () if traceback is None else traceback.frames:
         path = frame.file_name.replace("\\", "/")
@@ -97,7 +97,7 @@ def function_of(
 
 
 def needed_for(outputs: Iterable[Any], equations: Sequence[Any]) -> list[Any]:
-    """Returns the equations, in order, on which `outputs` or side effects depend."""
+    """Returns the equations, in order, that have side effects or that these or `outputs` need."""
     wanted, needed = set(filter(is_variable, outputs)), []
     for e in reversed(equations):
         if has_effect(e) or not wanted.isdisjoint(e.outvars):

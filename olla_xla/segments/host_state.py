@@ -33,14 +33,9 @@ class Placed:
     """A function that moves `fun`'s state, such as an optimizer's, from host to device memory,
     calls it, and moves the new state back. A result is an argument's new state if it has the same
     tree structure, shapes and types; of several such results, and arguments, the first belongs to
-    the first, and so on.
-
-    Args:
-      fun: the function. names: of its arguments, or of attributes or keys in them, that are state.
-
-    Attributes:
-      leaves: (array, bytes, name) of what the last call moved, such as ("float32[8]", 32,
-        "opt_state[0].mu['w']"): the arrays of the state that are in host memory, largest first.
+    the first, and so on. `names`: of `fun`'s arguments, or of attributes or keys in them, that are
+    state. `leaves`: (array, bytes, name) of what the last call moved, such as ("float32[8]", 32,
+    "opt_state[0].mu['w']"): the arrays of the state that are in host memory, largest first.
     """
 
     def __init__(self, fun: Callable[..., Any], names: tuple[str, ...]) -> None:
@@ -80,7 +75,7 @@ class Placed:
         return jax.tree.unflatten(tree, results)
 
     def _in_host_memory(self, leaves: Collection[int], avals: Sequence[Any]) -> set[int]:
-        """Returns those of `leaves` (indices) with arrays in host memory; InputError if none is."""
+        """Returns those of `leaves` (indices) in host memory; raises InputError if none is."""
         name = self._names[0]
         if not leaves:
             raise InputError(
@@ -175,8 +170,7 @@ def _waits(
     equations: Sequence[Any], outputs: Sequence[Any], inputs: Collection[Any], least: int
 ) -> dict[int, list[Any]]:
     """Returns {number of an equation that fetches from host memory: variables to be computed before
-    it}, if any: results that an earlier group has finished, or else the gradient it is combined
-    with.
+    it}, if any: results that an earlier group has finished, else the gradient combined with it.
     """
     fetches = [
         i
@@ -230,7 +224,7 @@ def _made(equations: Sequence[Any], number: int) -> list[Any]:
 
 
 def _combines(e: Any) -> bool:
-    """Whether an equation is not elementwise, so that its result is stored before it is read."""
+    """Whether an equation seems not to be elementwise: its result is stored before it is read."""
     made = max(v.aval.size for v in e.outvars)
     read = [v.aval.size for v in e.invars if is_variable(v)]
     return "dimension_numbers" in e.params or any(size not in (1, made) for size in read)

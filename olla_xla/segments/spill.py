@@ -145,12 +145,10 @@ def of_scans(
     waits: float = math.inf,
     hidden: float | None = None,
 ) -> Callable[..., Any]:
-    """Wraps `fun` so that scan residuals wait in host memory: `spill` without state.
-
-    Args:
-      fun, least, most: as `fun`, `least_bytes` and `host_budget` of `spill`, in bytes.
-      waits: the most time that scans may wait for copies, by estimate, as a part of a run's time.
-      hidden: bytes that the link copies during one operation of a matrix product. None: an H100's.
+    """Wraps `fun` so that scan residuals wait in host memory: `spill` without state. `least`,
+    `most`: as `least_bytes` and `host_budget` of `spill`, in bytes. `waits`: the most time that
+    scans may wait for copies, by estimate, as a part of a run's time. `hidden`: bytes that the link
+    copies during one operation of a matrix product; None: an H100's.
     """
     hidden = 1 / _OF_THE_LINK if hidden is None else hidden
 
@@ -163,7 +161,7 @@ def of_scans(
         return jax.tree.unflatten(call.result, spiller.run(call.values))
 
     def explain(*args: Any, **kwargs: Any) -> SpillPlan:
-        """What is spilled for these arguments, arrays or shapes."""
+        """Returns what is spilled for these arguments, arrays or shapes."""
         spiller = _Spiller(traced_call(fun, args, kwargs).jaxpr, least, most, waits, hidden)
         return SpillPlan(tuple(spiller.chosen.values()))
 
@@ -180,8 +178,9 @@ def spilled_by_waits(
     link_bytes: float,
 ) -> list[tuple[Callable[..., Any], SpillPlan]]:
     """Tries limits of waiting for copies; returns (wrapped function, its SpillPlan) for each
-    distinct plan. `fun`, `args`, `kwargs`: the call. `most`: bytes that may be in host memory.
-    `waits`: as of `of_scans`, rising. `link_bytes`: that links copy in a run's predicted time.
+    distinct plan that spills anything. `fun`, `args`, `kwargs`: the call. `most`: bytes that may be
+    in host memory. `waits`: as of `of_scans`, rising. `link_bytes`: that links copy in a run's
+    predicted time.
     """
     jaxpr = traced_call(fun, args, kwargs).jaxpr
     hidden = link_bytes / max(_InlinedProgram(jaxpr).beside.work, 1.0)
@@ -214,12 +213,10 @@ def _of_state(fun: Callable[..., Any], names: tuple[str, ...], least: int) -> Ca
 
 
 class _Use(NamedTuple):
-    """A scan that makes or reads an array, one slice in each iteration.
-
-    Attributes:
-      body, length: of the scan. runs: how often it runs. makes: whether it makes the array.
-      work: operations in an iteration that can run while the slice is copied.
-      turned: whether it runs in the other direction than the scan that makes the array, or is it.
+    """A scan that makes (if `makes`) or reads an array, one slice in each iteration. `body`,
+    `length`: of the scan. `runs`: how often it runs. `work`: operations in an iteration that can
+    run while the slice is copied. `turned`: whether it runs in the other direction than the scan
+    that makes the array, or is it.
     """
 
     body: _InlinedProgram
@@ -239,12 +236,13 @@ class _Found(NamedTuple):
 
     @property
     def is_turned(self) -> bool:
-        """Whether copies may overlap with a neighbouring iteration: all readers run backwards."""
+        """Whether copies may overlap with an adjacent iteration: all readers run the other way."""
         return all(use.turned for use in self.uses)
 
     def hidden_part(self, hidden: float) -> float:
         """Returns the part, 0 to 1, of the array's copies to and from the host that computation
-        hides if there are no others; `hidden`: bytes copied in one operation's time.
+        hides if there are no others, at the worst scan. `hidden`: bytes copied in an operation's
+        time.
         """
         works = ((use.body.beside.work if self.is_turned else use.work, use) for use in self.uses)
         least = min(use.length * work for work, use in works)
@@ -311,9 +309,7 @@ class _InlinedProgram:
 
     @functools.cached_property
     def beside(self) -> Beside:
-        """Estimates how much work of these equations, in a scan's body, overlaps with copies of
-        slices between host and device.
-        """
+        """The estimate of how much of these equations' work overlaps with copies of slices."""
         return Beside(self.equations)
 
     def arrays(self, runs: int = 1) -> Iterator[_Found]:
@@ -351,7 +347,7 @@ class _InlinedProgram:
                 yield _Found(v, array, tuple(used[v]))
 
     def line(self, result: Any) -> str | None:
-        """Returns the user's "file:line" of the equation that makes `result`, if any and known."""
+        """Returns the user's "file:line" of the equation that makes `result`; None if unknown."""
         makers = (e for e in self.equations if any(v is result for v in e.outvars))
         return next((user_line(e) for e in makers), None)
 
@@ -382,7 +378,7 @@ class _Spiller:
         self.chosen: dict[Any, Spilled] = {one.variable: one.array for one in chosen}
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """Runs the jaxpr with copies to and from host memory, on its constants and arguments."""
+        """Runs the jaxpr, with copies, on its constants and arguments; returns its results."""
         return self._run(self._program, values)
 
     def _run(self, program: _InlinedProgram, values: Sequence[Any]) -> list[Any]:

@@ -44,8 +44,8 @@ _MOVABLE = _VIEWS | {
 class TracedFunction:
     """A traced function: the equations of its jaxpr, most calls inlined, in an order in which they
     can run, and their walk, which has sizes and reads of them as its steps. `inputs`, `outputs`:
-    variables (outputs: or literals); constants of the trace count as inputs. `constants`: values of
-    the last inputs.
+    variables (outputs: or literals); constants are inputs too. `constants`: values of the last
+    inputs.
     """
 
     inputs: tuple[Any, ...]
@@ -71,7 +71,8 @@ class Step:
       index: its place among the equations. primitive: its name, such as "dot_general".
       name: given by `jax.ad_checkpoint.checkpoint_name`, or "".
       scope: the names of modules and functions around it, such as "block_3/conv".
-      bytes: of its results. crossing_bytes: of values made up to this step and read after it.
+      bytes: that it makes, also inside calls, but for views and what is kept. crossing_bytes: of
+        values made up to this step and read after it.
     """
 
     index: int
@@ -99,10 +100,11 @@ def steps_of(program: TracedFunction) -> list[Step]:
 
 
 def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
-    """Makes a TracedFunction of an open jaxpr, most of its calls of jitted functions inlined. Calls
-    are not inlined that make under 1/1024 of all bytes, have effects, or set shardings, layouts or
-    compiler options. Inputs are the jaxpr's constants, its arguments, then constants of inlined
-    calls. Results that `policy` keeps count 0 bytes in a step: recomputing frees none.
+    """Makes a TracedFunction of an open jaxpr, most of its calls of jitted functions inlined, and
+    casts, slices and views of inputs moved to their first use. Calls are not inlined that make
+    under 1/1024 of all bytes, have effects, or set shardings, layouts or compiler options. Inputs
+    are the jaxpr's constants, its arguments, then constants of inlined calls. Results that `policy`
+    keeps count 0 bytes in a step: recomputing frees none.
     """
     sizes = _Sizes(policy)
     inputs = (*jaxpr.constvars, *jaxpr.invars)
@@ -155,8 +157,8 @@ def checkpoint_names(equations: Sequence[Any]) -> dict[int, str]:
 
 
 class _Sizes:
-    """Counts the bytes that an equation, or all in a jaxpr, make, those in inner jaxprs included;
-    results that `policy` keeps count 0.
+    """Counts the bytes that an equation, or all in a jaxpr, make, those inside calls included,
+    except in while loops and checkpoints; views and results that `policy` keeps count 0.
     """
 
     def __init__(self, policy: Policy | None) -> None:
@@ -202,14 +204,16 @@ class Inliner:
         self._constants: dict[int, tuple[Any, Any]] = {}  # by id: variable and value
 
     def inlined(self, jaxpr: Any) -> Inlined:
-        """Inlines calls in all of a jaxpr's equations, and renames its outputs."""
+        """Inlines calls in all of a jaxpr's equations, renames its outputs; returns an Inlined."""
         names: dict[Any, Any] = {}
         equations = tuple(self.equations(jaxpr.eqns, names))
         outputs = tuple(renamed(jaxpr.outvars, names))
         return Inlined(equations, outputs, dict(self._constants.values()))
 
     def equations(self, equations: Sequence[Any], names: dict[Any, Any]) -> Iterator[Any]:
-        """Yields equations, renamed by `names` and with calls inlined; adds results to `names`."""
+        """Yields equations, renamed by `names` and with calls inlined; adds to `names` the results
+        of inlined calls. Constants of these calls are recorded.
+        """
         for e in equations:
             inputs = renamed(e.invars, names)
             inner = self._called(e)
@@ -310,9 +314,9 @@ def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Wa
 
 @dataclasses.dataclass(frozen=True)
 class TracedCall:
-    """A function traced for given arguments: the jaxpr of its array arguments, and the `values` of
-    the jaxpr's constants and then arguments. `shapes`: its results, as a pytree of shapes.
-    `arrays`: for each leaf of (args, kwargs), whether it is an array.
+    """A function traced for given arguments: the jaxpr of its array arguments, and the `values` (or
+    shapes) of the jaxpr's constants and then arguments. `shapes`: its results, as a pytree of
+    shapes. `arrays`: for each leaf of (args, kwargs), whether it is an array.
     """
 
     jaxpr: Any

@@ -25,8 +25,7 @@ from olla_xla.segments.equations import function_of, has_gradient, is_variable
 from olla_xla.segments.trace import Policy, Step, TracedFunction, program_of, steps_of, traced_call
 
 _logger = logging.getLogger("olla_xla")
-_AS_IT_IS = -1
-"""Among the budgets that are compared: no segments."""
+_AS_IT_IS = -1  # among the budgets that are compared: no segments
 KEEP: dict[str, Policy | None] = {"nothing": None, "dots": jax.checkpoint_policies.dots_saveable}
 """What is kept inside segments: nothing, or the results of matrix products and convolutions
 (section 4.2 of the paper: only what is cheap is recomputed)."""
@@ -76,8 +75,8 @@ def sublinear(
       A function with `fun`'s signature; its `explain`, of arrays or shapes, gives a `SegmentPlan`.
 
     Raises:
-      InputError: `fun` is no function, `keep` is unknown, two of the arguments contradict each
-        other, or `candidates` allows no cut.
+      InputError: an argument is invalid, or two contradict each other; at a call: `candidates`
+        allows no cut, `mirror` gives no count, or no exact bytes can be found.
       LimitError: `budget`, `depth` or `splits` is not positive.
 
     Examples:
@@ -95,7 +94,7 @@ def sublinear(
         return jax.tree.unflatten(traced.result, leaves)
 
     def explain(*args: Any, **kwargs: Any) -> SegmentPlan:
-        """What is cut for these arguments, arrays or shapes."""
+        """Returns what is cut for these arguments, arrays or shapes."""
         traced = _trace(fun, how, args, kwargs)
         return SegmentPlan(
             traced.segments,
@@ -195,9 +194,9 @@ def _trace(
 def _say_what_is_kept(
     program: TracedFunction, segments: tuple[Segment, ...], policy: Policy, values: list[Any]
 ) -> None:
-    """Logs if segments with a policy may keep more bytes than the function's plain gradient does.
-    Where each product feeds one function that can be derived from its own result, such as tanh,
-    `keep="dots"` keeps the products in place of these, and what crosses the cuts besides.
+    """Logs if segments with a policy may keep as many bytes as the function's plain gradient, or
+    more. Where each product feeds one function that can be derived from its own result, such as
+    tanh, `keep="dots"` keeps the products in place of these, and what crosses the cuts besides.
     """
     names = dict(zip(program.inputs, values, strict=True))
     sizes = []
@@ -222,8 +221,9 @@ def _say_what_is_kept(
 def _segments(
     program: TracedFunction, how: _SublinearOptions, values: list[Any], is_loss: bool
 ) -> tuple[Segment, ...]:
-    """Cuts a program into segments as `how` says: by `mirror`, by the gradient's exact bytes, or by
-    an estimate. `is_loss`: whether it ends in a loss, whose segment need not be recomputed.
+    """Cuts a program into segments as `how` says: by `mirror`, by the gradient's exact bytes, by a
+    budget, or by an estimate. Raises InputError if `candidates` allows no cut. `is_loss`: whether
+    it ends in a loss, whose segment need not be recomputed.
     """
     walk = program.walk
     if how.mirror is not None:
@@ -261,8 +261,8 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
 def _whole_block(
     program: TracedFunction, segments: tuple[Segment, ...], policy: Policy | None
 ) -> _BlockFunction:
-    """Makes the function of a program's inputs that returns its outputs and in whose gradient these
-    segments are recomputed, but for results that `policy` keeps.
+    """Makes the function of a program's inputs that returns its outputs but literals, and in whose
+    gradient these segments are recomputed, but for results that `policy` keeps.
     """
     outputs = tuple(v for v in program.outputs if is_variable(v))
     return _block(program.equations, segments, outputs, policy)
@@ -320,8 +320,8 @@ def _block(
 
 def _with_again(part: _BlockFunction, earlier: Sequence[Any]) -> _BlockFunction:
     """Makes a function that runs `earlier` equations again, and then `part` with their new results.
-    The numbers are those that are made again; their gradient is that of the ones first made, so
-    that nothing is differentiated twice.
+    The values are those that are made again; their gradient is that of the ones first made, so that
+    nothing is differentiated twice.
     """
     made = {v for e in earlier for v in e.outvars}
     again = tuple(v for v in part.inputs if v in made)

@@ -95,8 +95,8 @@ class Walk:
         return live_bytes(self.source, last, sizes, len(self))
 
     def stored(self, cuts: Sequence[int]) -> NDArray[np.bool_]:
-        """Returns bool[m]: which values are made before and read after one of the steps `cuts`,
-        where segments end, and so must be kept.
+        """Returns bool[m]: which values are made up to and read after one of the steps `cuts`
+        (ascending), where segments end, and so must be kept.
         """
         if not len(cuts):
             return np.zeros(len(self.source), np.bool_)
