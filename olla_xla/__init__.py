@@ -124,7 +124,9 @@ _OF_ANY_JAX = ("Audit", "audit")
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name of the package when it is first used; VersionError if JAX is too old."""
+    """Imports a name of the package when it is first used; VersionError if JAX is too old for it.
+    Raises AttributeError for other names.
+    """
     if name != "check" and name not in _MODULES:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
     if name == "check":

@@ -14,7 +14,7 @@ class JitError(InputError, TypeError):
 
 
 class LimitError(InputError):
-    """A time, step or memory limit is not positive or cannot be met."""
+    """A limit (of time, steps, memory, ...) is out of range or cannot be met."""
 
 
 class BudgetError(LimitError):
@@ -22,6 +22,7 @@ class BudgetError(LimitError):
 
     Attributes:
       budget_bytes: the budget. least_bytes: the least total bytes of any plan that was found.
+      reason: what kept the total from being lower, or "".
     """
 
     def __init__(self, budget_bytes: int, least_bytes: int, reason: str = "") -> None:
@@ -70,7 +71,9 @@ class PlanMismatchError(OllaError):
 
 
 class KernelError(OllaError):
-    """No order lets a kernel's operands and results share memory as in XLA's own module."""
+    """No order lets a kernel's operands and results share memory as in XLA's own module.
+    A kernel is an instruction whose rounding may depend on that.
+    """
 
 
 class CheckError(OllaError):

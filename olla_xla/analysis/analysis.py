@@ -50,7 +50,7 @@ class Analysis:
     `print(analysis)` shows its tables, and so does a notebook; `repr` is one line.
 
     Attributes:
-      title: what was analysed. target: "cpu" or "cuda".
+      title: what was analysed. target: "cpu", "cuda" or "tpu".
       xla: memory in XLA's own order. planned: in the plan's order, or None without a plan.
       bound: no order of XLA's module needs less, or, where the plan changes its operators, of the
         plan's module; with the tensors that prove it.
@@ -87,12 +87,12 @@ class Analysis:
 
     @property
     def gap(self) -> float:
-        """How far the plan's total, or XLA's without one, exceeds the lower bound: a fraction."""
+        """The plan's total, or XLA's without one, / the lower bound - 1; 0.0 if the bound is 0."""
         bound = self.lower_bound_bytes
         return self.views[-1].total_bytes / bound - 1 if bound else 0.0
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """The analysis as a dict for JSON; `timeline` adds bytes in use over the schedules."""
+        """Returns a dict for JSON, without the plan; `timeline` adds bytes in use at each step."""
         return {
             "title": self.title,
             "target": self.target,
@@ -110,7 +110,7 @@ class Analysis:
         }
 
     def document(self) -> dict[str, Any]:
-        """The content of an analysis file (JSON, read by `olla_xla diff`) as a dict."""
+        """Returns the content of an analysis file (JSON, read by `olla_xla diff`) as a dict."""
         return {"format": FORMAT, "version": VERSION, **self.to_dict()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -125,7 +125,7 @@ class Analysis:
 
     def figure(self, path: str | os.PathLike[str]) -> None:
         """Draws bytes in use over the schedule's steps as PNG, SVG or PDF, by the suffix of `path`.
-        Raises InputError if the file cannot be written, or matplotlib is missing.
+        Raises InputError for another suffix, if it cannot be written, or matplotlib is missing.
         """
         _optional("figure", "figures").draw(self, Path(path))
 
@@ -160,10 +160,10 @@ def analyze_module(
     """Analyses the memory that a scheduled module takes.
 
     Args:
-      executable: the module in XLA's own order. target: "cpu" or "cuda".
+      executable: the module in XLA's own order. target: "cpu", "cuda" or "tpu".
       title: a name for the step; by default the module's name.
       planned: the same step compiled with a plan. plan: that plan.
-      leaves: (arrays that the function takes, arrays it returns); None: no donation audit.
+      leaves: (arrays that the function takes, arrays it returns); None: no `donation`, `untrained`.
       own_order: a name for the order in `executable`.
       available_bytes: the device's memory, if XLA refused the step for needing more.
       devices: number of devices that run the module.
@@ -217,8 +217,8 @@ def _optional(name: str, extra: str) -> Any:
 
 
 def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
-    """Rows (category, its bytes at the peak of each order, XLA's first, and in the lower bound).
-    Below: what in-place writes save of the bound, what the plan's search adds to it, the sums.
+    """Returns rows (category, bytes at the peak of each order, XLA's first, and in the bound).
+    Then, unless 0, what in-place writes save of the bound and what the plan's search adds; sums.
     """
     columns = [view.by_category() for view in analysis.views]
     bound, proof = analysis.bound.by_category(), analysis.bound
@@ -242,11 +242,11 @@ class LoopView:
     """One while loop of a module; sizes in bytes.
 
     Attributes:
-      name: of the HLO instruction. line: the user's line that makes it, or "".
+      name: of the HLO instruction. line: the source line that makes it, or "".
       start, stop: half-open steps of the schedule that its body takes, counted for one iteration.
       trips: number of iterations, or None where XLA does not know.
       inside_bytes: the most memory in use while it runs.
-      stacks: arrays that it writes slice by slice, largest first.
+      stacks: its results that it fills slice by slice, or that are gradients; largest first.
     """
 
     name: str
@@ -258,12 +258,12 @@ class LoopView:
     stacks: tuple[LiveTensor, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The while loop's fields by name, as a dict for JSON."""
+        """Returns the while loop's fields by name, as a dict for JSON."""
         return {**dataclasses.asdict(self), "stacks": [s.to_dict() for s in self.stacks]}
 
 
 def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
-    """The while loops of the module that `view` is of, in execution order, outer loops first."""
+    """Lists the while loops of the module that `view` is of: as they run, outer loops first."""
     memory, describer = view._occupancy, view._describer
     step = {i: k for k, i in enumerate(memory.instructions) if i is not None}
     in_use = memory.in_use()
@@ -294,7 +294,7 @@ def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
 
 
 def _below(computation: Computation) -> list[Instruction]:
-    """All instructions that a computation runs, with those of the computations that it calls."""
+    """Lists all instructions that a computation runs, with those in computations that it calls."""
     instructions = []
     for i in computation.instructions:
         instructions += [i, *(inner for c in i.called_control for inner in _below(c))]
@@ -305,14 +305,14 @@ _Reach = Mapping[tuple[int, ...], int]
 """By index of a result, a bit for each parameter that it is made from, and `_LEARNS`."""
 
 _LEARNS = 1
-"""Of what the derivative makes; parameter k has bit k + 1."""
+"""The bit of what is differentiated or a derivative; entry parameter k has bit k + 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Untrained:
-    """Outputs of a train step that training never changes: their total bytes, and their paths.
+    """Outputs of a train step that training never changes: total bytes; paths, the largest first.
     They are results equal at every step, such as gradients of what is not trained, and results that
-    replace arguments and that no gradient reaches.
+    replace arguments and that no gradient reaches; scalars do not count.
     """
 
     bytes: int
@@ -371,8 +371,8 @@ def _through(computation: Computation, given: Mapping[int, _Reach]) -> _Reach:
 
 
 def _learns(i: Instruction) -> int:
-    """The bit `_LEARNS` if an instruction with operands is, by the op names of it or what it calls,
-    of the differentiated function or its derivative; else 0.
+    """Returns the bit `_LEARNS` if an instruction with operands is, by op names of it or what it
+    calls (except broadcasts), of the differentiated function or its derivative; else 0.
     """
     inside = [k for c in i.called for k in c.instructions]
     phases = {phase_of(k.op_name) for k in (i, *inside) if k.opcode != "broadcast"}

@@ -52,9 +52,9 @@ def analyze(
       plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
       title: of tables and reports; by default the function's name.
       advice: whether to try what would help, unless a plan saves much: a plan, one with
-        recomputation, donation, pieces (`olla_xla.fission`). Each takes one more compile. If it is
-        a dict, it has `olla_xla.plan`'s options for these plans, unless the function is planned,
-        whose own options then count.
+        recomputation, donation, pieces (`olla_xla.fission`), else `jax.checkpoint`. Each takes one
+        more compile, or a few. If it is a dict, it has `olla_xla.plan`'s options for these plans,
+        unless the function is planned, whose own options then count.
 
     Raises:
       InputError: the function cannot be jitted, or the target is not known.
@@ -131,7 +131,8 @@ def _target(given: str | Target | None) -> Target | None:
 
 def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunction | None]:
     """Returns (the function under `jax.jit`, it planned, or None if it is not to be planned).
-    `wanted`: whether to plan it, or options of the plan; a planned function stays as it is.
+    `wanted`: whether to plan it, or options of the plan; a planned function stays as it is. Raises
+    InputError if `fn` is no function.
     """
     options = wanted if isinstance(wanted, dict) else {}
     if isinstance(fn, PlannedFunction):
@@ -165,7 +166,8 @@ class _CompiledStep(NamedTuple):
 
 def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _CompiledStep:
     """Compiles a function for target `where`, or where its arguments are if None.
-    If XLA refuses it for its memory, the result has the module and its buffer assignment alone.
+    If XLA refuses it for its memory, the result has no leaves, but the bytes that are available.
+    Raises OllaError if it was to be planned, and planning failed.
     """
     with warnings.catch_warnings():
         # The donation audit reports these with names and reasons.
@@ -203,7 +205,7 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Compile
 
 
 def _platform(args: Any, where: Target | None) -> str:
-    """The platform that a function is compiled for: the target's, else that of its arguments."""
+    """The platform that a function is compiled for: the target's, its arguments', or JAX's own."""
     if where is not None:
         return where.platform
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]

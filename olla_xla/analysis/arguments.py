@@ -122,8 +122,9 @@ def _category(
 
 
 def _may_weigh(dataflow: Dataflow, value: Value) -> bool:
-    """Whether a dot or convolution of the forward pass multiplies the argument with a value that is
-    not a trained weight: then the argument may be a weight that is not trained, and not data.
+    """Whether a dot or convolution of the forward pass multiplies the argument with a computed
+    value or, as second operand, with an argument that no update reads. Then it may be a weight that
+    is not trained, and not data.
     """
     for use in value.uses:
         i, operand = use.instruction, use.operand

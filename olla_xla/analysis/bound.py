@@ -32,7 +32,7 @@ class BoundView:
     """A lower bound on the bytes that a module needs in any order, and the tensors that prove it.
 
     Attributes:
-      bytes: no order needs less. operator: the bound is on memory while it runs.
+      bytes: no order needs less. operator: the bound is on memory while it runs; "" for none.
       operator_line: the user's line of it, or "".
       tensors: what must be in memory while it runs, largest first.
       taken_over_bytes: the most bytes of operands that its results may overwrite; `bytes` is the
@@ -46,11 +46,11 @@ class BoundView:
     taken_over_bytes: int
 
     def by_category(self) -> dict[Category, int]:
-        """Bytes of the bound's `tensors` by category, in the order of `Category`."""
+        """Returns bytes of the bound's `tensors` by category, in the order of `Category`."""
         return by_category(self.tensors)
 
     def to_dict(self) -> dict[str, Any]:
-        """The bound's fields, and its bytes by category, as a dict for JSON."""
+        """Returns the bound's fields, and its bytes by category, as a dict for JSON."""
         return {
             "bytes": self.bytes,
             "operator": self.operator,
@@ -62,7 +62,9 @@ class BoundView:
 
 
 def bound_view(planned: PlannedModule, describer: Describer | None = None) -> BoundView:
-    """A lower bound on a module's memory in any order, and the described tensors that prove it."""
+    """Finds a lower bound on a module's memory in any order, and the tensors that prove it.
+    Stores each computation's bound, and its order's peak, in `planned.bounds` and `planned.peaks`.
+    """
     describer = describer or Describer(planned.dataflow, planned.target)
     bounds: dict[Computation, _Bounded] = {}
     entry: _Bounded | None = None

@@ -20,14 +20,13 @@ def categories(
 ) -> Callable[[Value], Category]:
     """A function that finds the `Category` of a value of a module.
 
-    An output that replaces an argument has the argument's category. So have copies and slices of an
-    argument, in any layout or type, and what loops carry from it to that output. All others are
-    categorised by their operations' names: a value of the forward pass that the backward pass reads
-    is an activation, a number made by the backward pass is a gradient, the rest workspace.
-
-    Args:
-      dataflow: the module's values. origins: finds their origins. given: the module's arguments.
-      target: "cpu" or "cuda".
+    An output that replaces an argument has the argument's category. So have, mostly, copies and
+    slices of an argument, in any layout or type, and what loops carry from it to that output.
+    Constants, other outputs and arrays filled by loops have categories of their own. The rest goes
+    by op names: what `jax.checkpoint` computes again; a value of the forward pass that the backward
+    pass reads, an activation; a number made by the backward pass, a gradient; else workspace.
+    `dataflow` has the module's values, `origins` finds their origins, `given` are its arguments,
+    and `target` is "cpu", "cuda" or "tpu".
     """
     kinds = {a.value: a.category for a in given}
     of_buffer = {dataflow.values[a.value.id].buffer: a for a in given}
@@ -63,8 +62,8 @@ def categories(
 def _replacements(
     dataflow: Dataflow, of_buffer: dict[int, Argument], stacks: dict[int, Category]
 ) -> dict[Value, Category]:
-    """The categories of values in outputs' memory, or that are copied to an output at the end.
-    They have that of the argument that the output replaces; without one they are outputs.
+    """The categories of values in arguments' or outputs' memory, or copied to an output at the end.
+    They have that of the argument in whose memory they are; without one they are outputs.
     `of_buffer`, `stacks`: number of a buffer -> the argument in it; its category if loops fill it.
     """
     replaced: dict[Value, Category] = {}
@@ -184,8 +183,8 @@ def _by_phase(
 
 
 def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Instruction]) -> bool:
-    """Whether a value is computed from a gradient of equal size, as a sum over iterations is.
-    `loops`: the computations of while loops -> their while instructions.
+    """Whether a value, as a sum over iterations, is computed from one of equal size that the
+    backward pass makes, or by fused operations of that pass. `loops`: computation -> its while.
     """
     maker = value.instruction
     if maker.opcode in ("parameter", "while"):

@@ -55,8 +55,8 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
 def checkpointed_segments(policy: str) -> Iterator[list[Any]]:
     """Context manager in which `jax.lax.scan` runs a scan over segments, each a scan of its own.
     Segments and bodies run under `jax.checkpoint`: of n iterations about 2 sqrt(n) are kept. Scans
-    of a prime number of iterations stay as they are. Yields a list that gets each scan's body.
-    `policy`: a name in `jax.checkpoint_policies`.
+    of a prime number of iterations, or of one, stay as they are. Yields a list that gets the body
+    of each other scan. `policy`: a name in `jax.checkpoint_policies`.
     """
     scan, bodies = jax.lax.scan, []
     options = {"policy": getattr(jax.checkpoint_policies, policy), "prevent_cse": False}

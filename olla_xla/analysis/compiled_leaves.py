@@ -66,8 +66,9 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
 
 
 def donatable(compiled: Any, static: Collection[int] = ()) -> list[Leaf]:
-    """The argument arrays that could be donated but are not; [] if they are small in total.
-    `compiled`: a `jax.stages.Compiled`. `static`: numbers of its static positional arguments.
+    """Lists the argument arrays that could be donated but are not; [] if they are small in total,
+    or JAX does not tell. `compiled`: a `jax.stages.Compiled`. `static`: numbers of its static
+    positional arguments.
     """
     try:
         # Formats take a while, so arguments of which no output has shape and type are ruled out

@@ -31,7 +31,8 @@ class Snapshot:
       name: of the file or of what was compiled.
       total_bytes: arguments + outputs - aliases + temp.
       of_plan: True: from a plan, with all tensors; False: from an analysis, with those at its peak.
-      tensors: (category, shape, argument or operation) -> (number of tensors, bytes of all).
+      tensors: (category, shape, argument or operation) -> (number of tensors, bytes of all); of a
+        plan the key is ("", size as text, name without its number).
       title: the analysis' title, or the plan's module name. planned: whether it is a plan's order.
     """
 
@@ -44,7 +45,7 @@ class Snapshot:
 
     @staticmethod
     def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> Snapshot:
-        """The snapshot of an analysis or of its `to_dict`: in the plan's order if it has a plan."""
+        """Makes a snapshot of an analysis or its `to_dict`, in the plan's order if it has one."""
         fields = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
         view = fields["planned"] or fields["xla"]
         sums: dict[Key, tuple[int, int]] = {}
@@ -56,7 +57,7 @@ class Snapshot:
 
     @staticmethod
     def of_plan_file(plan: Plan, name: str) -> Snapshot:
-        """The snapshot of a plan read from file `name`; tensors are told apart by name and size."""
+        """Makes a snapshot of a plan, called `name`; tensors are alike by size and name's stem."""
         sums: dict[Key, tuple[int, int]] = {}
         for tensor, (_, size) in plan.offsets.items():
             stem = re.sub(r"(\.\d+)+", "", tensor)
@@ -112,7 +113,7 @@ class Difference:
         return self.bytes / max(self.before.total_bytes, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The names and totals of both snapshots, and the changes, as a dict for JSON."""
+        """Returns the names and totals of both snapshots, and the changes, as a dict for JSON."""
         return {
             "before": {"name": self.before.name, "total_bytes": self.before.total_bytes},
             "after": {"name": self.after.name, "total_bytes": self.after.total_bytes},

@@ -31,7 +31,7 @@ from olla_xla.memory.sources import short_line
 
 
 class DonationOutcome(enum.StrEnum):
-    """What became of a donated argument's memory: reused by an output, by temporaries, or not."""
+    """What became of an argument's memory: reused by an output, by temporaries, or not."""
 
     ALIASED = "aliased"
     """An output takes it over."""
@@ -72,7 +72,7 @@ class DonationRow:
     argnum: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The row's fields by name, as a dict for JSON."""
+        """Returns the row's fields by name, as a dict for JSON."""
         return {**dataclasses.asdict(self), "outcome": str(self.outcome)}
 
 
@@ -89,11 +89,11 @@ class DonationAudit:
     least_bytes: int = 0
 
     def count(self, *outcomes: DonationOutcome) -> int:
-        """How many arguments have one of these outcomes."""
+        """Returns how many arguments have one of these outcomes."""
         return sum(row.outcome in outcomes for row in self.rows)
 
     def bytes(self, *outcomes: DonationOutcome) -> int:
-        """The total bytes of the arguments that have one of these outcomes."""
+        """Returns the total bytes of the arguments that have one of these outcomes."""
         return sum(row.bytes for row in self.rows if row.outcome in outcomes)
 
     @property
@@ -108,7 +108,7 @@ class DonationAudit:
         return tuple(r for r in self.rows if r.outcome in _COSTLY and r.bytes >= least)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON: rows, and for each outcome that occurs [number of arguments, bytes]."""
+        """Returns a dict for JSON: rows, sums by outcome ([arguments, bytes]), and `requested`."""
         sums = {str(o): [self.count(o), self.bytes(o)] for o in DonationOutcome if self.count(o)}
         return {
             "requested": self.requested,
@@ -253,8 +253,8 @@ def _copy(
     output: ShapeIndex,
     results: Mapping[int | None, Leaf],
 ) -> str:
-    """The reason why XLA copies an argument, or the output that takes over its memory; or "".
-    `leaf`: the argument. `output`: that output's index. `results`: outputs by number.
+    """Why XLA copies an argument (`leaf`), or the output that takes over its memory; "" if neither
+    is copied, or only the argument to that output. `output`: its index. `results`: by number.
     """
     module, memory = dataflow.module, view._occupancy
     root = module.entry.root

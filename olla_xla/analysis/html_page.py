@@ -87,7 +87,7 @@ def _donation(analysis: Analysis) -> list[list[object]]:
 
 
 def _certificate(analysis: Analysis) -> str:
-    """HTML table rows of totals, lower bound, gap, plan and remedies; on a TPU also padding."""
+    """HTML table rows: totals, bound, gap; if any, padding, other memories, plan and remedies."""
     rows = []
     for view in analysis.views:
         kind = "assigned by XLA" if view.assigned else "predicted"
@@ -144,7 +144,7 @@ class Texts:
         self._number = {"": 0}
 
     def number(self, text: str) -> int:
-        """The number of a string in the table, to which a new string is added."""
+        """Returns the number of a string in the table; a new string is added to the table."""
         if text not in self._number:
             self._number[text] = len(self.all)
             self.all.append(text)
@@ -154,9 +154,9 @@ class Texts:
 def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
     """One order's tensors as columns of a table, a dict for JSON; strings are added to `texts`.
     Columns of strings hold numbers in `texts`. A row is a rectangle of addresses and steps: `start`
-    and `stop` are half-open steps in memory, `to` is where the last value of its buffer stops;
-    `made` lists the rows of tensors that its readers make; `padding` is bytes that only fill whole
-    tiles, and `tighter` the shape that would take less.
+    and `stop` are half-open steps in memory, `to` is where its tensor (`TensorSpans`) stops; `made`
+    lists the rows of at most 24 tensors that its readers make; `padding` is bytes that only fill
+    whole tiles, and `tighter` the shape that would take less, or "".
     """
     memory, describer = view._occupancy, view._describer
     spans = TensorSpans(memory)
@@ -283,8 +283,8 @@ def _figure(name: str, steps: Range1d, height: int, label: str, **options: Any) 
 
 
 def _timeline(analysis: Analysis, number: int, steps: Range1d, top: float) -> Any:
-    """Plot of bytes in use at each step, by category, with outlines of all orders and the bound.
-    `number`: of the order in `analysis.views`. `top`: the largest total, in MB, for the axis.
+    """Plot of bytes in use at each step, by category; lines show all orders, total, bound and peak.
+    `number`: of the order in `analysis.views`. `steps`, `top`: the axes' range and end (in MB).
     """
     view = analysis.views[number]
     plot = _figure(

@@ -46,8 +46,8 @@ def not_donated(
     aliased: set[tuple[int, ShapeIndex]],
 ) -> list[tuple[Leaf, Leaf]]:
     """(argument, output) pairs: the argument was not donated, but the output could use its memory.
-    An output at the same path in its pytree comes first, then any of the same type. `free`: outputs
-    in memory of their own. `aliased`: (number, index) of parameters whose memory outputs take over.
+    Both have one type, layout and sharding; an output at the argument's path comes first. `free`:
+    outputs in memory of their own. `aliased`: (number, index) of parameters that outputs take over.
     """
     left = list(free)
     waiting = [
@@ -96,7 +96,7 @@ def unlike(what: str, ours: str, result: Leaf, theirs: str) -> str:
 
 
 def other_form(argument: Leaf, result: Leaf) -> str:
-    """How an argument's layout or sharding differs from an output's of equal type; "" if not."""
+    """How an argument's layout or sharding differs from an output's; "" if not, or not known."""
     if argument.layout != result.layout:
         return unlike("layout", argument.layout, result, result.layout)
     ours, theirs = argument.sharding, result.sharding
@@ -110,8 +110,8 @@ def _spec(sharding: Any) -> str:
 
 
 def to_donate(leaves: Sequence[Any]) -> str:
-    """The `jax.jit` option that donates some arguments: "donate_argnums=0", or donate_argnames.
-    `leaves`: the arguments' Leafs or DonationRows, which have `path` and `argnum`.
+    """The `jax.jit` option that donates some arguments, such as "donate_argnums=0"; donate_argnames
+    if one has no `argnum`. `leaves`: Leafs or DonationRows, which have `path` and `argnum`.
     """
     if any(leaf.argnum is None for leaf in leaves):
         names = dict.fromkeys(_NAME.split(leaf.path, maxsplit=1)[0] for leaf in leaves)

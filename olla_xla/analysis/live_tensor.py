@@ -27,14 +27,14 @@ class LiveTensor:
       module: the model modules that the op name leads through, such as "ResNet/Conv_0"; where it
         names none, the layers' classes or the functions in the call stack; or "".
       argument: the path of the argument that it is, or whose memory it has; or "".
-      line: "file:line" of the step's own code that makes it, or reads an argument first; or "".
+      line: "file:line" of the step's own code, or a library's, that makes or first reads it; or "".
       caller: "file:line" of the user's code, where `line` is in an installed package; or "".
       chain: the calls from `caller` to `line`, each "file:line function".
-      via: the other instruction that `line` was taken from, or "" if it is this tensor's own.
+      via: how `line` was found, such as "read by NAME"; "" if it is this tensor's own.
       why: why there is no line, or "".
-      start, stop: half-open steps of the schedule between which it has memory.
-      holder: the last instruction that reads it, such as "fusion.7"; "" if it lives to the end.
-      holder_line: the user's line of `holder`, or "".
+      start, stop: half-open steps of the schedule at which it has memory; of a bound, operators.
+      holder: the last instruction that reads it, as "fusion.7"; "" if none, or it lives to the end.
+      holder_line: the source line of `holder`, or "".
       padding: bytes of it that only fill whole tiles; none but on a TPU.
       tighter: the same dimensions in the order with the least padding, such as "f32[128,3]"; "" if
         that is no better. tighter_bytes: its size with padding.
@@ -63,7 +63,7 @@ class LiveTensor:
 
     @property
     def is_found(self) -> bool:
-        """Whether the line of user code, or the argument, that the tensor comes from is known."""
+        """Whether the source line, or the argument, that the tensor comes from is known."""
         return bool(self.line or self.argument)
 
     @property
@@ -72,12 +72,12 @@ class LiveTensor:
         return self.operator == "parameter" and bool(self.argument)
 
     def to_dict(self) -> dict[str, Any]:
-        """The tensor's fields by name, as a dict for JSON."""
+        """Returns the tensor's fields by name, as a dict for JSON."""
         return {**dataclasses.asdict(self), "category": str(self.category)}
 
 
 def by_category(tensors: Iterable[LiveTensor]) -> dict[Category, int]:
-    """Category -> bytes of the tensors of that category, in the order of `Category`."""
+    """Returns category that occurs -> bytes of its tensors, in the order of `Category`."""
     sums: collections.Counter[Category] = collections.Counter()
     for tensor in tensors:
         sums[tensor.category] += tensor.bytes
@@ -88,7 +88,7 @@ class Describer:
     """Describes the values of one module: category, source line, argument, model module.
 
     Args:
-      dataflow: the module's values. target: "cpu" or "cuda".
+      dataflow: the module's values. target: "cpu", "cuda" or "tpu".
 
     Attributes:
       arguments: of the module. paths: (parameter number, index) -> path of that argument.
@@ -103,33 +103,33 @@ class Describer:
         self.paths = {(a.number, a.index): a.path for a in self.arguments}
 
     def category(self, value: Value) -> Category:
-        """The category of a value: its role in a train step."""
+        """Returns the category of a value: its role in a train step."""
         return self._category(value)
 
     def origin(self, value: Value) -> Origin:
-        """The JAX op name and source line of the operation that makes a value."""
+        """Returns the JAX op name and source line of the operation that makes a value."""
         return self._origins.of(value)
 
     def maker(self, i: Instruction) -> Origin:
-        """The JAX op name and source line of an instruction."""
+        """Returns the JAX op name and source line of an instruction."""
         return self._origins.at(i)
 
     def line(self, i: Instruction) -> str:
-        """The "file:line" of the user's code that an instruction comes from, or ""."""
+        """Returns the "file:line" of the source that an instruction comes from, or ""."""
         return self.maker(i).line
 
     def layer(self, origin: Origin) -> str:
-        """The model modules that an op name or its source tells, such as "ResNet/Conv_0"; or ""."""
+        """Returns the model modules that an origin names, such as "ResNet/Conv_0", or ""."""
         return module_path(origin.op_name) or origin.layer
 
     def argument(self, value: Value) -> str:
-        """The path of the argument that a value is, or whose memory it has as an output; or ""."""
+        """Returns the path of the argument that a value is, or as an output replaces; or ""."""
         if value in self._paths:
             return self._paths[value]
         return self._by_buffer.get(value.buffer, "") if value.live_out else ""
 
     def tensor(self, value: Value, span: tuple[int, int], last: Instruction | None) -> LiveTensor:
-        """The LiveTensor of a value in memory in steps [span[0], span[1]), last read by `last`."""
+        """Describes a value in memory in steps [span[0], span[1]), last read by `last` if any."""
         origin, argument = self.origin(value), self.argument(value)
         why = origin.why
         if value.shape.is_tuple:
@@ -165,7 +165,7 @@ class Padding(NamedTuple):
     Attributes:
       bytes: that only fill whole tiles; none but on a TPU.
       tighter: the same dimensions in the order with the least padding, such as "f32[128,3]"; ""
-        if that is no better. tighter_bytes: its size with padding.
+        if that is no better. tighter_bytes: its size with padding, or 0.
     """
 
     bytes: int
@@ -175,7 +175,8 @@ class Padding(NamedTuple):
 
 def padding_of(value: Value) -> Padding:
     """The bytes that pad a value to whole tiles of a TPU, and the order of dimensions with fewest.
-    `tighter` is "" if no other order takes fewer bytes; all are 0 where there are no tiles.
+    Both sizes are 0 where there are no tiles. If no other order takes fewer bytes, `tighter` is ""
+    and `tighter_bytes` 0.
     """
     shape = value.shape
     if not shape.tiles:

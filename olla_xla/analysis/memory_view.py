@@ -35,7 +35,7 @@ class MemoryView:
       live_bytes: in use at the peak.
       constant_bytes: constants of the executable, which no total counts.
       step: the peak, counted from 0 in the whole schedule. steps: steps of the schedule.
-      operator: name of the instruction that runs at the peak. operator_line: the user's line of it.
+      operator: the instruction that runs at the peak, or "". operator_line: its source line, or "".
       tensors: in memory at the peak, and what is not in use, largest first; their sum is the total.
       elsewhere: other memories, such as "VMEM" -> bytes assigned there, which no total counts.
     """
@@ -56,23 +56,26 @@ class MemoryView:
 
     @functools.cached_property
     def timeline(self) -> dict[Category, np.ndarray]:
-        """Category -> int64 [steps], bytes in use. Slow at first: every value is categorised."""
+        """Category that is ever in use -> int64 [steps], bytes in use. Slow at the first access."""
         memory = self._occupancy
         kinds = np.array([self._describer.category(v).value for v in memory.values])
         lines = {c: memory.in_use(kinds == c.value) for c in Category if (kinds == c.value).any()}
         return {c: line for c, line in lines.items() if line.any()}
 
     def by_category(self) -> dict[Category, int]:
-        """Category -> its bytes at the peak, in the order of `Category`; they sum to the total."""
+        """Returns category -> bytes at the peak, in order of `Category`; the sum is the total."""
         return by_category(self.tensors)
 
     def by_module(self) -> dict[str, int]:
-        """Bytes at the peak by model module ("(arguments)" or "" for no module), largest first."""
+        """Returns model module -> bytes at the peak, largest first. What has no module is under
+        "(arguments)" if it is an argument, replaces one or is one's unused memory; else under "".
+        """
         return _largest_first(self._sums(lambda t: t.module or t.argument and "(arguments)"))
 
     def by_line(self) -> dict[str, int]:
-        """Bytes at the peak by "file:line" of the user's code that makes them, largest first.
-        The key "(arguments)" is for all arguments, "" for what has no known line.
+        """Returns "file:line" of the code that makes them -> bytes at the peak, largest first.
+        The key "(arguments)" is for arguments, their unused memory, and outputs that replace them
+        and whose line is not known; "" is for all else without a known line.
         """
         return _largest_first(self._sums(_made_at))
 
@@ -83,7 +86,7 @@ class MemoryView:
 
     @property
     def found_share(self) -> float:
-        """The fraction of the bytes at the peak whose line of user code or argument is known."""
+        """The fraction of the bytes at the peak whose source line or argument is known."""
         known = sum(t.bytes for t in self.tensors if t.is_found)
         return known / self.total_bytes if self.total_bytes else 1.0
 
@@ -94,7 +97,7 @@ class MemoryView:
         return dict(sums)
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """The view as a dict for JSON; `timeline` adds bytes in use by category for each step."""
+        """Returns the view as a dict for JSON; `timeline` adds bytes by category for each step."""
         fields = (
             "name total_bytes assigned live_bytes constant_bytes step steps operator operator_line"
         )
@@ -184,8 +187,8 @@ def _unused(size: int, argument: str, why: str, steps: int) -> LiveTensor:
 
 class TensorSpans:
     """Finds at which steps each tensor is in memory, and which instruction reads it last.
-    What XLA's rules keep in one buffer (a loop's state) is one tensor here, except an argument and
-    the output that replaces it.
+    What XLA's rules keep in one buffer (a loop's state) is one tensor here, except outputs and the
+    arguments that they replace.
     """
 
     def __init__(self, memory: Occupancy) -> None:
@@ -196,8 +199,8 @@ class TensorSpans:
         self._step = {i: step for step, i in enumerate(memory.instructions) if i is not None}
 
     def of(self, k: int) -> tuple[tuple[int, int], Instruction | None]:
-        """For `memory.values[k]`: ((start, stop), the half-open steps in which its memory is in
-        use; the last instruction that reads it, or None if it lives to the end).
+        """For `memory.values[k]`, returns ((start, stop), half-open steps in which its memory is in
+        use; the last instruction that reads it, None if it lives to the end or nothing reads it).
         """
         memory, value = self._memory, self._memory.values[k]
         members = self._members[value.buffer]
@@ -240,10 +243,10 @@ class OccupiedAllocation:
 
 @dataclasses.dataclass(frozen=True)
 class Occupancy:
-    """Where each value of a module lies in memory (allocation, offset), and during which steps.
+    """Where the values of a module lie in memory (allocation, offset), and during which steps.
 
     Attributes:
-      values: the values; the arrays below are indexed by position in this tuple.
+      values: those that totals count; the arrays below are indexed by position in this tuple.
       allocation: int64 [values], which of `allocations`. offset: int64 [values], bytes within it.
       bytes: int64 [values]. start, stop: int64 [values], half-open steps of the memory's use.
       allocations: those that count for the total.
@@ -269,22 +272,21 @@ class Occupancy:
         return len(self.instructions)
 
     def in_use(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """int64 [steps]: bytes in use at each step; given `weights`, int64 [values], each value's
-        bytes are multiplied by its weight, as by 0 or 1 to select values.
+        """Returns int64 [steps], bytes in use at each step. Given `weights`, int64 [values], each
+        value's bytes are multiplied by its weight, as by 0 or 1 to select values.
         """
         sizes = self.bytes if weights is None else self.bytes * weights
         return live_bytes(self.start, self.stop, sizes, self.steps)
 
     def at(self, step: int) -> np.ndarray:
-        """Positions in `values`, int64, ascending, of the values that are in memory at a step."""
+        """Returns the positions in `values`, ascending, of the values in memory at a step."""
         return np.flatnonzero((self.start <= step) & (step < self.stop))
 
 
 def occupancy(planned: PlannedModule, assignment: BufferAssignment | None = None) -> Occupancy:
     """Finds each value's allocation, offset and steps in memory, in the order that the module has.
-
-    Args:
-      planned: the module. assignment: XLA's buffer assignment of it; None: it is simulated.
+    Constants, values of 0 bytes and others that no total counts are left out. `assignment`: XLA's
+    buffer assignment of the module; None: it is simulated.
     """
     simulated = planned.simulate()
     time, clock = planned.model.times(planned.orders)
@@ -324,7 +326,7 @@ _Placed = dict[Value, tuple[int, int]]
 
 
 def _simulated(planned: PlannedModule, found: Assignment) -> tuple[_Placed, dict[int, int], int]:
-    """Reads the simulated buffer assignment `found`, leaving out constants.
+    """Reads the simulated buffer assignment `found`; constants and values of 0 bytes are left out.
     Returns (value -> (number of its allocation, byte offset), number -> bytes, total bytes).
     """
     values = planned.dataflow.values

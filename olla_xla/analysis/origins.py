@@ -27,7 +27,7 @@ class Origin(NamedTuple):
       op_name: JAX's name of the operation, or "".
       line: "file:line" of the step's own code, or of a library if only that is known; or "".
       function: the function that the line is in, or "".
-      via: the other instruction that the line was taken from, or "" if it is the value's own.
+      via: how the line was found, such as "read by NAME"; "" if it is the value's own.
       why: why there is no line, or "".
       caller, chain, layer: as in `memory.sources.Source`; "" and () without a line.
     """
@@ -57,11 +57,11 @@ class Origins:
         self._has_metadata = any(i.op_name or i.location for i in every)
 
     def of(self, value: Value) -> Origin:
-        """The JAX op name and the source line that a value comes from."""
+        """Returns the JAX op name and the source line that a value comes from."""
         return self.at(value.instruction, value.index)
 
     def at(self, i: Instruction, index: ShapeIndex = ()) -> Origin:
-        """The op name and source line of an instruction's result, or of its part at `index`."""
+        """Returns the origin of an instruction's result, or of its part at tuple index `index`."""
         if (i, index) not in self._found:
             self._found[i, index] = self._find(i, index)
         return self._found[i, index]
@@ -116,8 +116,8 @@ class Origins:
 def _within(
     i: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """The instructions, in what `i` calls, that compute its result `index`; then `i` itself.
-    `callers`: computation -> the instruction that calls it.
+    """Yields instructions, in what `i` calls or reads, that compute its result `index`, the best
+    first; last is `i` itself. `callers`: computation -> the instruction that calls it.
     """
     caller = callers.get(i.computation)
     if i.opcode == "get-tuple-element":
@@ -142,8 +142,8 @@ def _within(
 def _element(
     root: Instruction | None, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """Instructions that compute element `index` of the result `root` of a called computation.
-    `callers`: computation -> the instruction that calls it.
+    """Yields instructions that compute element `index` of the result `root` of a computation, none
+    if it is handed through as it came. `callers`: computation -> the instruction that calls it.
     """
     if root is None or root.opcode == "parameter":
         return
@@ -157,7 +157,7 @@ def _element(
 def _slice_written(
     writer: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """If `writer` updates a slice of a loop's array, the instructions that compute the slice.
+    """If `writer` updates a slice of a loop's array, yields the instructions that compute that.
     `callers`: computation -> the instruction that calls it.
     """
     body, writer, start = writer.computation, writer.behind(*_MOVES), None

@@ -40,7 +40,8 @@ class Reading(NamedTuple):
 
 def reading(dataflow: Dataflow, value: Value) -> Reading:
     """The train-step phases in which a value is read, by the op names of what reads it.
-    Readers are followed into fusions and loops; those without an op name are ignored.
+    Readers are followed into fusions and loops, up to about 200 values; those without an op name
+    tell no phase.
     """
     direct: set[Phase] = set()
     reached: set[Phase] = set()

@@ -64,7 +64,7 @@ class JittedFunction:
     Attributes:
       function: the plain function. jit_options: what it is jitted with.
       args, kwargs: its arguments, on the devices that it is compiled for.
-      leaves: those that could be donated, and are not.
+      leaves: arrays in them that could be donated, and are not.
     """
 
     function: Callable[..., Any]
@@ -74,20 +74,22 @@ class JittedFunction:
     leaves: Sequence[Leaf] = ()
 
     def planned(self, options: PlanOptions) -> Outcome:
-        """Compiles the function as `olla_xla.plan` does, but without its reports and listeners."""
+        """Compiles as `olla_xla.plan` does, without reports and listeners; returns the Outcome."""
         planned = planned_function(self.function, dict(self.jit_options), PlanSettings(options))
         lowered = planned.lower(*self.args, **self.kwargs).stage
         return planned._compiled(lowered, device_key(tuple(self.args), dict(self.kwargs)))
 
     def total(self, options: PlanOptions | None) -> int:
-        """XLA's total bytes of the compiled function, with a plan if `options` are given."""
+        """Compiles the function, with a plan if `options` are given; returns XLA's total bytes.
+        Raises OllaError if planning fails.
+        """
         if options is not None:
             return assigned_bytes(_succeeded(self.planned(options)).compiled)
         jitted = own_jit(self.function, **self.jit_options)
         return assigned_bytes(jitted.lower(*self.args, **self.kwargs).compile())
 
     def with_donation(self) -> JittedFunction:
-        """A copy of this function that donates each argument with arrays in `leaves`.
+        """Returns a copy of this function that also donates each argument with arrays in `leaves`.
         Donation is by argument: other arrays of such an argument are donated too.
         """
         options = dict(self.jit_options)
@@ -119,7 +121,8 @@ def remedy(
       plan: the one in use, or None. bound: no order takes fewer bytes.
 
     Returns:
-      XLA's totals with each remedy tried; None where the plan saves much, or the step takes little.
+      A Remedy with XLA's total for each that was tried, and what was not; None without any trial
+      where the plan saves much, or the step takes little.
     """
     total = view.total_bytes
     if plan is not None:
@@ -158,7 +161,7 @@ def remedy(
 
 class _Trials:
     """The ways to save memory tried on one step.
-    `found`: Trials, XLA's totals with each. `failed`: a line on each that could not be compiled.
+    `found`: Trials, XLA's totals with each. `failed`: for others, what failed and why, a line each.
     """
 
     def __init__(
@@ -189,7 +192,7 @@ class _Trials:
         self.found += [] if trial is None else [trial]
 
     def planned(self, overhead: float | None) -> Trial:
-        """Compiles the step with a plan; returns XLA's total bytes and the added time as a Trial.
+        """Compiles the step with a plan; returns its Trial. Raises OllaError if planning fails.
         `overhead`: the most time that recomputation may add, as a fraction; None: the default.
         """
         options = dataclasses.replace(self._options, max_overhead=overhead)
@@ -199,7 +202,7 @@ class _Trials:
         return Trial(_call(options), total, added, overhead or 0.0)
 
     def donated(self) -> Trial:
-        """Compiles the step with all arguments donated that can be; returns its Trial."""
+        """Compiles the step, planned if it was, with all that can be donated; returns its Trial."""
         program = self._program
         assert isinstance(program, JittedFunction)
         total = program.with_donation().total(self._in_use)
@@ -216,7 +219,7 @@ class _Trials:
 
     def checkpointed(self) -> Trial | None:
         """Compiles the step with `jax.checkpoint` around scans' bodies, their segments or the loss.
-        Returns the Trial of the first that helps, else of the least total; None if it has none.
+        Returns the Trial of the first that helps, else of the least total; None if it has neither.
         """
         program = self._program
         assert isinstance(program, JittedFunction)
@@ -244,8 +247,9 @@ class _Trials:
     def in_pieces(self) -> Trial | None:
         """Compiles the step with its largest values made a piece at a time (`olla_xla.fission`).
 
-        If nothing in the step can be cut, the function that it differentiates is; if pieces add
-        more than the step's own time, fewer are tried. Returns the Trial; None for no gain.
+        If cutting the step does not help, the function that it differentiates is cut; if neither
+        does, a line is added to `failed`. If pieces add more than the step's own time, fewer are
+        tried. Returns the Trial; None if there is none within that time.
         """
         cuts = [self._cut(None, of_loss=False)]
         if isinstance(cuts[0], str):

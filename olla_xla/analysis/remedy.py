@@ -48,7 +48,7 @@ class Trial:
     pieces: int = 1
 
     def sentence(self, verb: str = "takes") -> str:
-        """Text of the setting, `verb`, the total in MB, and the added time and notes."""
+        """Says the setting, `verb`, the total in MB, notes, and the added time if it is limited."""
         time = (f"{100 * self.added:+.1f} % predicted time",) if self.allowed else ()
         notes = ", ".join((*time, *self.notes))
         return f"{self.setting} {verb} {megabytes(self.bytes)} MB{f' ({notes})' if notes else ''}"
@@ -63,7 +63,7 @@ class Remedy:
       is_state: whether that is arguments (weights, batch), which recomputation cannot save.
       total_bytes: the step's total without a remedy.
       trials: what was tried, the least total first.
-      not_tried: names of remedies that could not be tried.
+      not_tried: names of remedies that were not tried, or failed, with the reason.
     """
 
     what: str
@@ -86,7 +86,7 @@ class Remedy:
         return tuple(sorted(chosen, key=lambda trial: trial.bytes))
 
     def sentence(self) -> str:
-        """A line for reports: what uses most memory, the helpful trials, and what was not tried."""
+        """Says what uses most memory, what helps (else all that was tried), what was not tried."""
         most = f"{megabytes(self.what_bytes)} of {megabytes(self.total_bytes)} MB at the peak"
         helpful = self.helpful
         said = "; ".join(trial.sentence() for trial in helpful)
@@ -98,7 +98,7 @@ class Remedy:
         return f"{first}; {said}. Not tried: {rest}."
 
     def to_dict(self) -> dict[str, Any]:
-        """The remedy's fields by name, as a dict for JSON."""
+        """Returns the remedy's fields by name, as a dict for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -108,7 +108,9 @@ def helps(size: int, total: int) -> bool:
 
 
 def most_used(view: MemoryView) -> tuple[str, int, bool]:
-    """The largest use of memory at the peak: (its name, its bytes, whether it is arguments)."""
+    """The largest use of memory at the peak: (its name, its bytes, whether it is arguments).
+    Parameters and optimizer state count as one use.
+    """
     sums = {str(category): size for category, size in view.by_category().items()}
     sums[_STATE] = sums.pop(Category.PARAMETERS, 0) + sums.pop(Category.OPTIMIZER, 0)
     what = max(sums, key=lambda name: sums[name])

@@ -41,7 +41,7 @@ def text(analysis: Analysis, count: int = 15, width: int | None = 80) -> str:
     """The summary lines and tables of an analysis as plain text.
 
     Args:
-      analysis: to show. count: rows of tensors, modules and lines at most.
+      analysis: to show. count: rows at most of each table but that of categories.
       width: characters of a line at most; None: no limit.
     """
     tables = tables_of(analysis, count)
@@ -62,7 +62,7 @@ class TextTable(NamedTuple):
 
 
 def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
-    """All tables of an analysis; those of tensors, modules and lines have at most `count` rows."""
+    """Makes all tables of an analysis; each but that of categories has at most `count` rows."""
     last = analysis.views[-1]
     parts = [_categories(analysis), _tensors(last, count)]
     if last.padding > _WORTH_TELLING:
@@ -77,7 +77,7 @@ def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
 
 
 def headline(analysis: Analysis) -> list[str]:
-    """Lines of text above the tables: title, totals, lower bound, constants, what would help."""
+    """Lines above the tables: title, totals, lower bound, then what is notable or would help."""
     lines = [analysis.title + of_devices(analysis.devices)]
     for view in analysis.views:
         kind = "assigned" if view.assigned else "predicted"
@@ -167,7 +167,7 @@ def _tensors(view: MemoryView, count: int) -> TextTable:
 
 
 def tensor_rows(view: MemoryView, count: int) -> tuple[str, list[tuple[str, ...]]]:
-    """(title, rows): the largest groups of tensors at the peak, alike in shape and operation."""
+    """(title, rows): the `count` largest groups of tensors, alike in category, shape, origin."""
     kinds: dict[tuple[str, ...], list[int]] = {}
     tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
     for t in tensors:
@@ -209,7 +209,7 @@ def _padding(view: MemoryView, count: int) -> TextTable:
 
 
 def what(tensor: LiveTensor) -> str:
-    """A tensor as text: its argument's path or source line, else its op name or own name."""
+    """A tensor as text: its argument's path or source line, else its op name, own name or `why`."""
     line = short_line(tensor.line)
     if tensor.argument or line:
         return tensor.argument or line

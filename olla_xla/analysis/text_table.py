@@ -40,7 +40,7 @@ def text_table(
 
 
 def megabytes(size: float | None, digits: int = 1) -> str:
-    """Bytes in MB of 2**20: 1572864 -> "1.5"; "-" for None; what rounds to zero has no sign."""
+    """Bytes as text in MB of 2**20, with `digits` decimals: 1572864 -> "1.5"; "-" for None."""
     if size is None:
         return "-"
     text = f"{size / 2**20:,.{digits}f}"
@@ -59,7 +59,7 @@ def _total(widths: Sequence[int]) -> int:
 def _narrowed(
     columns: Sequence[Sequence[str]], widths: Sequence[int], left: Sequence[bool], width: int
 ) -> list[int]:
-    """The widths of columns, with those of left-aligned ones reduced until a line fits `width`."""
+    """Reduces widths of left-aligned columns until a line fits `width`, or none can be narrower."""
     narrowed = list(widths)
     least = [
         max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell))

@@ -28,7 +28,7 @@ class Document:
         self._tables.append({"title": title, "columns": columns, "rows": [list(r) for r in rows]})
 
     def text(self) -> str:
-        """The document as text of a JSON object, with a newline at the end."""
+        """Returns the document as text of a JSON object, with a newline at the end."""
         tables = {"tables": self._tables} if self._tables else {}
         return json.dumps({**self._fields, **tables}, indent=1, default=str) + "\n"
 

@@ -7,13 +7,8 @@ from olla_xla.errors import InputError
 
 
 def check_writable(path: str | None) -> None:
-    """Checks that a file can be written, so that a command can fail before its work.
-
-    Args:
-      path: of the file; None if there is none to write.
-
-    Raises:
-      InputError: the file's folder is missing or not writable, or the path is a folder.
+    """Checks that the file `path` can be written, so that a command can fail before its work.
+    Raises InputError if its folder is missing or not writable, or it is a folder. None is accepted.
     """
     if path is None:
         return

@@ -66,16 +66,14 @@ class CommandLine:
     others: str = ""
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Runs the command that `argv` names; an OllaError is printed in one line.
+        """Runs the command that `argv` names, or prints help, a version or a list that it asks for.
+        An OllaError is printed in one line.
 
         Args:
           argv: program name, command and flags; the process's own by default.
 
         Returns:
-          The exit code.
-
-        Raises:
-          BaseException: what a user's script raised.
+          The exit code. What a user's script raised is raised, of any type.
         """
         try:
             code = self._main(argv)
@@ -213,9 +211,7 @@ def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str
     Args:
       command: its module. values: its flags. given: its operands.
       path: of the JSON file; "-" is stdout, and then all else is printed to stderr; None: no JSON.
-
-    Raises:
-      InputError: the file cannot be written.
+        Raises InputError if the file cannot be written.
     """
     if path is None:
         return command.run(values, *given)

@@ -42,12 +42,13 @@ class AllocationRow:
 def allocation_rows(
     module: bytes, assignment: BufferAssignment, target: str
 ) -> list[AllocationRow]:
-    """Checks XLA's buffer assignment of a module; returns a row for each allocation, largest first.
-    Raises CheckError if two live tensors overlap, or one leaves its allocation.
+    """Checks XLA's buffer assignment of a module; returns rows of its allocations, largest first.
+    Those of constants, tuples and threads, and empty ones, have none. Raises CheckError if two live
+    tensors overlap, or one leaves its allocation.
 
     Args:
       module: the executable's serialized HloModuleProto. assignment: XLA's for this module.
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
     """
     planned = PlannedModule(scheduled_module(module), target)
     _check_bounds(assignment)

@@ -77,9 +77,8 @@ def compare_with(
       model: the step. target: what to compile it for.
       options: of the plan. stage: called with one line at each stage.
 
-    Raises:
-      InputError: the baseline is an analysis of another model, batch size, optimizer or target.
-      OllaError: planning failed.
+    Raises InputError if the baseline is an analysis of another model, batch size, optimizer or
+    target; OllaError if planning failed.
     """
     if baseline.of_plan:
         result = plan_model(model, target, options, stage=stage, progress=stage, compare=False)

@@ -56,7 +56,7 @@ class Batches:
         self._captured: dict[int, Captured] = {}
 
     def captured(self, batch: int) -> Captured:
-        """Returns the module that XLA schedules for a batch size; it is compiled once, that far."""
+        """Returns the module that XLA schedules for a batch size; compiles it at the first call."""
         if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
             with contextlib.closing(self.lowered(batch)) as compiles:
@@ -90,7 +90,7 @@ class Batches:
         return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
 
     def is_refusal(self, error: Exception) -> bool:
-        """Whether an error is XLA's refusal of a size that does not fit its device."""
+        """Whether an error is XLA's refusal of a size; False until a schedule is known."""
         return any(is_refusal(error, captured.platform) for captured in self._captured.values())
 
     def refused(self) -> None:
@@ -133,29 +133,30 @@ class BatchWay(abc.ABC):
 
     @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
-        """Compiles a batch size this way; XLA's total bytes, or None if no plan meets the budget.
-        Raises NotCompiled if the executable would not run the plan.
+        """Compiles a batch size this way. Returns XLA's total bytes, None if no plan meets the
+        budget. Raises NotCompiled if the executable would not run the plan.
         """
 
     @abc.abstractmethod
     def on_line(self) -> dict[int, int]:
-        """Predicted totals, from which others are extrapolated linearly: batch size -> bytes."""
+        """Returns the totals predicted so far, by which others are extrapolated: size -> bytes."""
 
     def exact(self) -> dict[int, int]:
-        """XLA's own totals of compiled sizes (batch size -> bytes); {} if they are not linear."""
+        """Returns XLA's totals of compiled sizes: size -> bytes; {} if they are not linear."""
         return self._assigned
 
     def learn(self, batch: int) -> None:
-        """Predicts the total bytes of a compiled size, from which others are extrapolated."""
+        """Predicts the total of a compiled size, unless known, so that others are extrapolated."""
         self.predicted(batch)
 
     def overhead(self, batch: int) -> float:
-        """Predicted time that recomputation adds, as a fraction of the step's."""
+        """Returns the predicted time that recomputation adds, as a fraction of the step's."""
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total in bytes for a batch size, compiled this way at the first call.
-        If XLA gives none, as no plan fits or it refuses: a prediction above the memory.
+        """Returns XLA's total in bytes for a batch size, compiled this way at the first call.
+        If XLA refuses it, the total that its message names; if there is none, or no plan fits, a
+        prediction; both above the memory. Raises NotCompiled as `compiled` does.
         """
         if batch not in self._assigned | self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
@@ -189,7 +190,7 @@ class Xla(BatchWay):
         self._simulated: dict[int, int] = {}
 
     def predicted(self, batch: int) -> int:
-        """Simulates XLA's buffer assignment of its own order for a batch size; total bytes."""
+        """Returns a batch size's total bytes by simulating XLA's assignment in its own order."""
         if batch not in self._simulated:
             captured = self.work.captured(batch)
             module = scheduled_module(captured.module)
@@ -198,11 +199,11 @@ class Xla(BatchWay):
         return self._simulated[batch]
 
     def on_line(self) -> dict[int, int]:
-        """Predicted totals in XLA's own order, which should grow linearly: batch size -> bytes."""
+        """Returns the totals predicted so far in XLA's own order: batch size -> bytes."""
         return self._simulated
 
     def compiled(self, batch: int) -> int | None:
-        """Compiles a batch size in XLA's own order; returns XLA's total in bytes."""
+        """Compiles a batch size in XLA's own order; stores its schedule, returns XLA's total."""
         with contextlib.closing(self.work.lowered(batch)) as compiles:
             captured, compiled = compiles.captured()
         self.work.keep(batch, captured)
@@ -241,11 +242,11 @@ class Planned(BatchWay):
         return self._last
 
     def predicted(self, batch: int) -> int:
-        """Predicts a batch size's total bytes in its planned order."""
+        """Predicts a batch size's total bytes as planned; the least found if none fits a budget."""
         return _bytes(self.plan(batch))
 
     def compiled(self, batch: int) -> int | None:
-        """Compiles a batch size with its plan; XLA's total in bytes, or None if no plan fits."""
+        """Compiles a batch size with its plan; returns XLA's total, or None if no plan fits."""
         plan = self._plans.get(batch)
         if isinstance(plan, int):
             return None
@@ -257,12 +258,12 @@ class Planned(BatchWay):
         return self._total(batch, outcome)
 
     def on_line(self) -> dict[int, int]:
-        """Predicted totals of planned orders, which should grow linearly: batch size -> bytes."""
+        """Returns the predicted totals of the plans made so far: batch size -> bytes."""
         return {batch: _bytes(plan) for batch, plan in self._plans.items()}
 
     def _within(self, batch: int) -> int | None:
         """Plans and compiles a batch size in one compile, in which XLA's schedule is replaced.
-        Returns XLA's total in bytes, or None if no plan meets the memory budget.
+        Stores schedule, plan and point. Returns XLA's total, or None if no plan meets the budget.
         """
         compiles, seen = self.work.lowered(batch), []
 
@@ -298,7 +299,7 @@ class Planned(BatchWay):
         return assigned_bytes(outcome.compiled)
 
     def overhead(self, batch: int) -> float:
-        """Predicted time that the plan's recomputation adds, as a fraction of the step's."""
+        """Returns the predicted time that recomputation adds, a fraction; 0.0 if no plan fits."""
         plan = self.plan(batch)
         return 0.0 if isinstance(plan, int) else plan.overhead
 
@@ -331,7 +332,7 @@ class Recomputed(Planned):
         return self._least.predicted(batch)
 
     def on_line(self) -> dict[int, int]:
-        """Least predicted totals with recomputation, which grow linearly: batch size -> bytes."""
+        """Returns the least totals predicted so far with recomputation: batch size -> bytes."""
         missed = {batch: size for batch, size in self._plans.items() if isinstance(size, int)}
         return self._least.on_line() | missed
 
@@ -340,7 +341,7 @@ class Recomputed(Planned):
         return {}
 
     def learn(self, batch: int) -> None:
-        """Plans a compiled size for the least total bytes, from which others are extrapolated."""
+        """Plans a compiled size for the least total, unless known, to extrapolate others by it."""
         if batch not in self.on_line():
             self._least.predicted(batch)
 
@@ -362,12 +363,12 @@ class WithHost(Planned):
         self._most, self._added = most, dict[int, float]()
 
     def predicted(self, batch: int) -> int:
-        """XLA's total bytes of a batch size if compiled, else predicted without host memory."""
+        """Returns XLA's total of a batch size if compiled, else predicted without host memory."""
         return self._assigned.get(batch) or super().predicted(batch)
 
     def compiled(self, batch: int) -> int:
-        """Compiles a batch size with arrays kept in host memory; XLA's total bytes on a device.
-        Sets `host_bytes`; raises NotCompiled if nothing is kept in host memory.
+        """Compiles a batch size with arrays kept in host memory; returns XLA's total on a device.
+        Sets `host_bytes` and `overhead`; raises NotCompiled if nothing is kept in host memory.
         """
         self.work.compiles += 1
         step, arguments = self.work.make(batch)
@@ -380,5 +381,5 @@ class WithHost(Planned):
         return choice.chosen.bytes
 
     def overhead(self, batch: int) -> float:
-        """Predicted time that recomputation and waiting for copies add, as a fraction of XLA's."""
+        """Returns the predicted time that a compiled size adds, waits included, by XLA's time."""
         return self._added[batch]

@@ -28,7 +28,7 @@ class Child(NamedTuple):
 def run_module(
     module: str, argument: str, environment: Mapping[str, str], timeout: float | None = None
 ) -> Child:
-    """Runs `python -m MODULE ARGUMENT`, with more environment variables, and waits for its end.
+    """Runs `python -m MODULE ARGUMENT`, with more environment variables, to its end; the Child.
     Raises subprocess.TimeoutExpired if it took over `timeout` seconds, and was killed.
     """
     paths = [str(Path(__file__).parents[2]), os.getcwd(), os.environ.get("PYTHONPATH", "")]

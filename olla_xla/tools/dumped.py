@@ -53,11 +53,11 @@ class DumpedExecutable:
         self._found, self.device = executable, device
 
     def runtime_executable(self) -> Any:
-        """XLA's own executable object, as `jax.stages.Compiled.runtime_executable`."""
+        """Returns XLA's own executable, as `jax.stages.Compiled.runtime_executable` does."""
         return self._found
 
     def memory_analysis(self) -> Any:
-        """XLA's memory statistics, as `jax.stages.Compiled.memory_analysis`."""
+        """Returns XLA's memory statistics, as `jax.stages.Compiled.memory_analysis` does."""
         return self._found.get_compiled_memory_stats()
 
 
@@ -90,7 +90,7 @@ class _DumpedLowered:
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> DumpedExecutable:
         """Compiles the module, once for the same options and frontend attributes, as JAX does.
-        Raises jax.errors.JaxRuntimeError if XLA cannot compile it.
+        Raises jax.errors.JaxRuntimeError if XLA cannot compile it, InputError if this JAX cannot.
         """
         options = {**self._mocked, **(compiler_options or {})}
         attributes = self._module.operation.attributes
@@ -289,7 +289,9 @@ def _drop_tilings(module: ir.Module) -> None:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error, cut to 300 characters; with the second if it ends in : or ;"""
+    """An error's first line, cut to 300 characters, with the second if it ends in : or ; or, where
+    it has no text, its type.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -163,7 +163,7 @@ def max_batch(
 
 @contextlib.contextmanager
 def _no_rematerialization() -> Iterator[None]:
-    """Context manager that turns XLA's own rematerialization off, by JAX's global setting."""
+    """Context manager that turns XLA's own rematerialization off, in all of the process."""
     before = jax.config.jax_compiler_enable_remat_pass  # pyright: ignore
     jax.config.update("jax_compiler_enable_remat_pass", False)
     try:

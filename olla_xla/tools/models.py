@@ -47,13 +47,13 @@ class BuiltModel:
     make: Callable[..., Any] = dataclasses.field(repr=False)
 
     def titled(self, where: str) -> str:
-        """Title of the model's tables: model, batch size, optimizer, and the device `where`."""
+        """Returns the title of its tables: model, batch size, optimizer, and the device `where`."""
         return f"{self.name}, batch {self.batch_size}, {self.optimizer}, {where}"
 
     def arrays(self, seed: int = 0) -> tuple[Any, ...]:
         """Makes real arguments for the step, which depend on `seed` alone.
-        The zoo's models initialise their state. For other models, arrays they gave are copied (a
-        donated one can be used once), and shapes filled: small normal floats, else zeros.
+        Models with `init`, as the zoo's, initialise their state. For others, arrays they gave are
+        copied (a donated one can be used once), and shapes filled: small floats, keys, else zeros.
         """
         initialise: Any = getattr(self.make, "init", None)
         if initialise is not None:
@@ -79,7 +79,8 @@ class BuiltModel:
 
 def zoo() -> Any:
     """Imports the zoo, the example models of a checkout: `MODELS` has name -> path of all, and
-    `ZOO` the names that benchmarks use. Raises InputError where it is not to be found.
+    `ZOO` the names that benchmarks use. Adds the working directory to the import path. Raises
+    InputError where the zoo is not to be found.
     """
     _look_here()
     try:
@@ -92,14 +93,14 @@ def zoo() -> Any:
 
 
 def _look_here() -> None:
-    """Adds the working directory to the import path, as `python -m` does."""
+    """Adds the working directory at the end of the import path, unless it is in it."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
 def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
     """Builds a model's train step with its arguments, by calling the model's function.
-    Raises InputError if there is none, it cannot be imported, or it returns something else.
+    Raises InputError if there is none, it cannot be imported, fails or returns something else.
 
     Args:
       name: of an example model (the zoo), or "package.module:function".
@@ -150,7 +151,9 @@ def _failures(what: str) -> Iterator[None]:
 
 
 def load(name: str) -> Callable[..., Any]:
-    """Imports the model function of a zoo name or "package.module:function"; else InputError."""
+    """Imports the model function of a zoo name or "package.module:function"; else InputError.
+    Adds the working directory to the import path.
+    """
     path = name
     if ":" not in name:
         known = zoo().MODELS

@@ -78,7 +78,7 @@ def checkpoint_policy(
     traced: jax.stages.Traced, lowered: jax.stages.Lowered, plan: Plan
 ) -> CheckpointPolicy:
     """Makes a `jax.checkpoint` policy from a plan: it keeps the scan residuals that the plan keeps.
-    Scan residuals are arrays that a scan stores for the scan of its backward pass.
+    Scan residuals are arrays that a scan stores for its backward pass. `lowered` is compiled here.
     """
     return policy_of(traced.jaxpr, capture(lowered).view, plan)
 

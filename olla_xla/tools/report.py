@@ -32,7 +32,7 @@ class Report:
     events: tuple[PlanEvent, ...]
 
     def __repr__(self) -> str:
-        """A row for each function and argument shapes, those that save most first; sizes in MB."""
+        """A row for each function and argument shapes, at most 40, what saves most first; sums."""
         if not self.events:
             return "nothing was planned in this process"
         ordered = sorted(self.events, key=lambda e: -((e.xla_bytes or 0) - (e.bytes or 0)))

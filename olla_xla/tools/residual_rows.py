@@ -31,7 +31,7 @@ class ResidualRow:
 
 
 def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
-    """Lists the arrays that loops write for later loops (scan residuals), where a plan changes any.
+    """Lists scan residuals, arrays that loops write for later ones, of loops that a plan changes.
     Those that the plan adds are in the list, too; the largest come first. `module`: as scheduled by
     XLA. `plan`: of that module.
     """

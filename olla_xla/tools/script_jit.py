@@ -43,13 +43,13 @@ class Signature:
         self._arguments: tuple[list[Any], Any] = ([], None)  # leaves, and their tree
 
     def called(self, function: PlannedFunction, args: Any, kwargs: Any) -> list[Any]:
-        """Stores a function and the shapes of a call's arguments; returns the call's leaves."""
+        """Stores a function and the shapes of its call's arguments; returns the call's leaves."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         self._function, self._arguments = function, ([_shape(leaf) for leaf in leaves], tree)
         return leaves
 
     def analyze(self) -> Analysis | None:
-        """Analyses the function's memory and what would help; None where it was not called."""
+        """Compiles the function again for an Analysis with advice; None where it was not called."""
         if self._function is None:
             return None
         leaves, tree = self._arguments
@@ -107,12 +107,13 @@ class _NotedHostFunction(HostFunction):
 def install(
     options_of: Callable[[str, str], dict[str, Any] | None], found: list[Signature]
 ) -> None:
-    """Replaces `jax.jit` by a function that plans what it is given, except for JAX's own code.
+    """Replaces `jax.jit` by a function that plans what it is given, except for JAX's own code, and
+    listens to all plans of the process. Neither is undone.
 
     Args:
       options_of: from a function's name, and the name with that of its module before it, to the
         options of `olla_xla.plan`; None where it is not to be planned.
-      found: a list, to which each function is appended when compiled for some argument shapes.
+      found: a list, to which a Signature is appended for each compile with planning.
     """
     notes = _Notes()
 

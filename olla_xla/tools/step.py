@@ -47,12 +47,13 @@ class PlannedModel:
         none (GPU) or was not asked.
       assignment: XLA's buffer assignment of the executable. report: its comparison with the plan.
       module: the executable's serialized HloModuleProto.
-      scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
+      scheduled: the module as XLA scheduled it itself, serialized; b"" if the step was not compiled
+        a second time, without the plan.
       seconds: for tracing, compiling, planning and checking together.
       program: the step, for `analysis.remedies.remedy`.
       refused: whether XLA refuses its own order, which takes more memory than there is.
       devices: that run the step; sizes are of one of them.
-      host: with a host budget, what lies in host memory, and what else was tried.
+      host: with a host budget, what lies in host memory, and what else was tried; else "".
       ran_again: what XLA's own rematerialization adds to its own order, or None.
     """
 
@@ -136,10 +137,8 @@ def plan_dump(
     """Plans and compiles a module that was dumped before XLA's pipeline; see `plan_model`.
     `stage` and `progress` get lines at each stage and improvement; `given` is a plan to apply.
 
-    Raises:
-      InputError: XLA cannot read the module.
-      CheckError, PlanMismatchError: as by `plan_model`.
-      OllaError: XLA cannot compile the module, or planning failed.
+    Raises InputError if XLA cannot read the module; CheckError and PlanMismatchError as by
+    `plan_model`; OllaError if XLA cannot compile the module, or planning failed.
     """
     started = time.monotonic()
     step = DumpedStage(module, target)
@@ -180,7 +179,8 @@ def _beside(
     own: Callable[[], Compiled],
     optimized: Callable[[dict[str, Any]], jax.stages.Compiled] | None,
 ) -> PlannedModel:
-    """Checks XLA's buffer assignment of a planned step, and compiles it without the plan, too.
+    """Checks XLA's buffer assignment of a planned step; where another order or no rematerialization
+    is in use, compiles it as XLA would, too. Raises OllaError if planning failed.
 
     Args:
       outcome: of the plan. target: what it is for. stage: called with each stage.

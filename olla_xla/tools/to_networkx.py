@@ -106,7 +106,8 @@ def from_networkx(g: Any) -> TensorGraph:
 
     Raises:
       GraphError: `g` is undirected or has a cycle, an edge is of no known kind or its tensor has no
-        `bytes`, edges contradict each other about one tensor, or a value is not of its kind.
+        `bytes`, edges contradict each other about one tensor, or a value has another type or is
+        too large.
     """
     try:
         graph = _graph(g)

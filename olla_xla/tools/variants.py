@@ -149,7 +149,7 @@ def pareto(
     seconds: float = math.inf,
 ) -> tuple[list[StepVariant], list[str]]:
     """Compiles the step with each kind of recomputation, for its memory and predicted time.
-    Returns (a row for each way, XLA's own schedule first; the ways left out for lack of time).
+    Returns (a row for each way that applies, XLA's own first; the ways left out for lack of time).
 
     Args:
       model: the step. target: what to compile for. options: of the plans.
@@ -157,9 +157,7 @@ def pareto(
       progress: called with one line for each way.
       seconds: after which no other way is begun; XLA's own schedule is in any case.
 
-    Raises:
-      InputError: the step cannot be traced.
-      OllaError: planning failed.
+    Raises InputError if the step cannot be traced, OllaError if planning failed.
     """
     work = StepVariants(model, target, options)
     ways = _ways(work, overheads)

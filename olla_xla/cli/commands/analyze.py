@@ -50,9 +50,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Analyses a step or module, prints the report and writes the files asked for; returns 0.
-
-    Raises:
-      InputError: not exactly one of --model and --hlo is given, or a file cannot be written.
+    Raises InputError if not exactly one of --model and --hlo is given, or a file is not writable.
     """
     options = shared.options(values)
     if (values.model is None) == (values.hlo is None):

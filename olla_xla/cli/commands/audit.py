@@ -60,12 +60,10 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Audits executables of a model, a file or a script, and prints reports.
-    Returns the exit code: a script's own, else 1 if an executable has errors, else 0.
-
-    Raises:
-      InputError: not exactly one of --model, --hlo and --script is given, or one cannot be used.
-      Uncaught: what the script raised.
+    """Audits executables of a model, a file or a script, prints reports, writes the file of --zip.
+    Returns the exit code: a script's own if not 0, else 1 if an executable has errors, else 0.
+    Raises InputError if not exactly one of --model, --hlo and --script is given, or one cannot be
+    used; Uncaught with what the script raises.
     """
     given = [name for name in ("model", "hlo", "script") if values[name].value is not None]
     if len(given) != 1:

@@ -39,7 +39,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Lists, checks or prunes the stored plans. Raises InputError if there is no folder.
+    """Lists stored plans, or with --prune removes some. Raises InputError if there is no folder.
     Returns the exit code: 1 if --verify is given and a file cannot be used, else 0.
     """
     folder = Path(values.directory) if values.directory else stored_folder()
@@ -60,7 +60,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def stored_table(entries: Sequence[Entry], folder: str) -> Table:
-    """A table with a row for each file of a stored plan, the latest used first; totals in MB."""
+    """Returns a table with a row for each stored plan's file, the latest used first; in MB."""
     lines = []
     for entry in sorted(entries, key=lambda e: (-e.used, e.path.name)):
         used = datetime.datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")

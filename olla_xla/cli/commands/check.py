@@ -30,10 +30,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Compares a step's total bytes with a baseline's; returns 1 if they grew beyond --tolerance.
-    The differences are then printed, else the totals alone, and it returns 0.
-
-    Raises:
-      InputError: a flag is missing or wrong, or the baseline file cannot be used.
+    The differences are then printed, else the totals alone, and it returns 0. Raises InputError if
+    a flag is missing or wrong, or the baseline file cannot be used.
     """
     options = shared.options(values)
     if values.model is None or values.baseline is None:

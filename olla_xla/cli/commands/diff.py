@@ -37,7 +37,9 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, before: str, after: str) -> int:
-    """Reads or compiles both operands, and prints how their memory differs. Returns 0."""
+    """Reads or compiles both operands, and prints how their memory differs. Returns 0.
+    Raises InputError if one is of no known kind, or they are a plan and an analysis.
+    """
     targets.prepare_environment(values.target)
     comparison = difference(_snapshot(values, before), _snapshot(values, after))
     shared.console().print(difference_line(comparison), markup=False, soft_wrap=True)
@@ -46,7 +48,7 @@ def run(values: flags.FlagValues, before: str, after: str) -> int:
 
 
 def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
-    """Returns the memory of one operand: a file, or --model compiled under a version of JAX."""
+    """Returns the memory of one operand: stored, a dumped module's, or --model's under some JAX."""
     version = jax_version(text)
     if version is not None:
         if values.model is None:
@@ -73,14 +75,8 @@ def jax_version(text: str) -> str | None:
 
 def analysis_under(version: str, arguments: Sequence[str], *, gpu: bool) -> dict[str, Any]:
     """Runs `olla_xla analyze` under a version of JAX, in another environment; returns its JSON.
-
-    Args:
-      version: of jax and jaxlib. arguments: flags of the command.
-      gpu: whether the CUDA plugin of that version is needed too.
-
-    Raises:
-      InputError: uv is not installed.
-      OllaError: the command failed there.
+    `version`: of jax and jaxlib. `arguments`: flags of the command. `gpu`: whether its CUDA plugin
+    is needed too. Raises InputError without uv, OllaError if the command fails there.
     """
     uv = shutil.which("uv")
     if uv is None:

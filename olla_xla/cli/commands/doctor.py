@@ -42,7 +42,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Examines the machine, writes the report as JSON and Markdown, and prints the latter.
-    Returns the exit code: 1 if a check or a run failed, else 0.
+    Returns 1 if a check or a run failed, else 0. Raises InputError for an unknown model.
     """
     known = list(dict.fromkeys(row.model for row in ROWS))
     wanted = known if values.models is None else values.models

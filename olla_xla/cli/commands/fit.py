@@ -40,7 +40,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Finds the fewest pieces in which a step meets the budget; prints the trials. Returns 0.
-    What makes the step's largest values runs a piece at a time.
+    What makes its largest values runs a piece at a time. Raises BudgetError if nothing meets it.
     """
     options = shared.options(values)
     if values.model is None or options.budget_bytes is None:
@@ -69,9 +69,8 @@ def fit(
       model: the step. target: what to compile it for. options: with a budget.
       progress: called with one line at each improvement.
 
-    Raises:
-      BudgetError: no number of pieces and no recomputation meets the budget; it says what forbids.
-      InputError: the step cannot be traced.
+    Raises BudgetError if no number of pieces and no recomputation meets the budget, with what
+    forbids it; InputError if the step cannot be traced.
     """
     arguments = target.place(model.arguments)
     settings = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}

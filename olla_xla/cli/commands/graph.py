@@ -49,7 +49,9 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Finds an order of a graph's operators; prints memory peaks, writes or draws it. Returns 0."""
+    """Finds an order of a graph's operators; prints memory peaks, writes or draws it. Returns 0.
+    Raises InputError if not exactly one of --hlo and --graph is given, or a flag is wrong.
+    """
     options = shared.options(values)
     if (values.hlo is None) == (values.graph is None):
         raise InputError(
@@ -115,10 +117,8 @@ def draw_graph(path: Path, graph: TensorGraph, order: Sequence[int], title: str)
 
     Operators stand in columns by their depth and are labelled with their step in `order`. The width
     of a tensor's line grows with the square root of its bytes. Control edges are dotted, alias
-    edges dashed.
-
-    Raises:
-      InputError: the graph is too large, matplotlib is missing or the file cannot be written.
+    edges dashed. Raises InputError if the graph has more than 300 operators, matplotlib is missing
+    or the file cannot be written.
     """
     if len(graph.operators) > MOST_OPERATORS:
         raise InputError(

@@ -63,9 +63,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Searches for the largest batch by XLA alone, planned, ...; prints a table. Returns 0.
-
-    Raises:
-      InputError: a flag is missing or wrong. LimitError: a limit is out of range.
+    Raises InputError if a flag is missing or wrong, LimitError if a limit is out of range.
     """
     files.check_writable(values.out)
     # Whether time may be added is decided batch by batch; here its range is checked.
@@ -101,7 +99,9 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _memory(values: flags.FlagValues) -> tuple[int, str]:
-    """Returns (bytes that a step may use on each device, the same in words for a table's title)."""
+    """Returns (bytes that a step may use on each device, the same in words for a table's title).
+    Raises InputError if a CPU's are not given, LimitError for a fraction out of range.
+    """
     if values.memory is not None:
         size = parse_bytes(values.memory, "--memory")
         return size, f"the step may use {size / 2**20:,.1f} MB"
@@ -158,11 +158,8 @@ def _how(way: LargestBatch) -> str:
 def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
     """Returns lines to print below the table of largest batches.
     They say which ways to compile failed and why, between which sizes an answer lies, and how many
-    compiles and seconds the search took.
-
-    Args:
-      found: the answers. compiles: how many compiles the search was allowed.
-      devices: how many devices share the batch.
+    compiles and seconds the search took. `compiles`: how many it was allowed. `devices`: how many
+    share the batch.
     """
     lines = [f"{_NAMES[way.way]}: {way.reason}." for way in _ways(found) if way.reason]
     open_ways = [way for way in _ways(found) if not way.is_largest]

@@ -49,10 +49,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures the step and prints the comparison; for a card that is not here it only compiles.
-    Returns the exit code: 1 if an output differs, else 0.
-
-    Raises:
-      InputError: no model is given, or --target=gpu and JAX finds no GPU.
+    Returns the exit code: 1 if an output differs, else 0. Raises InputError if no model is given,
+    or with --target=gpu if JAX finds no GPU.
     """
     options = shared.options(values)
     if values.model is None:

@@ -36,8 +36,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Chooses offsets for memory blocks, whose sizes and lifetimes are read from a trace file.
-    Prints the result and writes the offsets to --out. Returns the exit code: 1 if there is no
-    packing, or none was found, else 0.
+    Prints the result and writes the offsets to --out. Returns 1 if there is no packing, or none was
+    found, else 0. Raises InputError if the trace is missing or a file cannot be used.
     """
     if values.trace is None:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")
@@ -55,7 +55,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def report(values: flags.FlagValues, problem: PlacementProblem, packing: Packing) -> int:
-    """Prints a packing of memory blocks, writes its offsets to --out; returns 1 if it has none."""
+    """Prints a packing of memory blocks, writes its offsets to --out; returns 1 if none, else 0."""
     if packing.offsets is None:
         what = "exists" if packing.status is Status.INFEASIBLE else "was found"
         within = "" if values.capacity is None else f" within {values.capacity} bytes"

@@ -76,10 +76,8 @@ KEEPS_GARBAGE = True
 
 def run(values: flags.FlagValues) -> int:
     """Plans or applies a plan, prints the result and writes the file of --plan_out. Returns 0.
-
-    Raises:
-      InputError: not exactly one of --model and --hlo is given.
-      PlanFileError: a plan file cannot be read or written.
+    Raises InputError if not exactly one of --model and --hlo is given, or --host_budget with --hlo;
+    PlanFileError if a plan file cannot be read or written.
     """
     options = shared.options(values)
     plan_out = values.plan_out
@@ -131,7 +129,7 @@ def _remedy(
     progress: Progress,
 ) -> Remedy | None:
     """Compiles the step with other ways to save memory; returns what each saves.
-    None with --noadvice, with a plan that was given, and where the new plan saves much.
+    None with --noadvice, with a plan that was given, or where the plan leaves little to save.
     """
     if not values.advice or given is not None or result.program is None:
         return None
@@ -147,7 +145,9 @@ def _print_compiled(
     values: flags.FlagValues,
     other: Remedy | None,
 ) -> Plan:
-    """Prints the tables and lines for a plan that was compiled; returns the plan."""
+    """Prints tables and lines for a plan that was compiled, adds the remedy to `--json`; returns
+    the plan.
+    """
     console = shared.console()
     table = plans.plan_table(
         result.plan,

@@ -69,9 +69,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, *command: str) -> int:
     """Runs a script in which `jax.jit` plans, then prints a table; returns its exit code.
-
-    Raises:
-      InputError: a flag or the script is missing or wrong. Uncaught: what the script raised.
+    Raises InputError if a flag or the script is missing or wrong, Uncaught with what it raises.
     """
     options_of, start = _options_of(values), script_start(command)
     if values.html is not None:
@@ -117,8 +115,8 @@ def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any]
 
 
 def script_code(start: Callable[[], object]) -> int:
-    """Calls `start`, which runs a script; returns its exit code.
-    What the script raises, except SystemExit, is raised inside an Uncaught.
+    """Calls `start`, which runs a script; returns its exit code. If the script exits with a text,
+    prints that and returns 1. What it raises, except SystemExit, is raised inside an Uncaught.
     """
     try:
         start()
@@ -135,13 +133,9 @@ def script_code(start: Callable[[], object]) -> int:
 
 
 def script_start(command: Sequence[str]) -> Callable[[], object]:
-    """Returns a function that runs a script as Python does, with its arguments and import path.
-
-    Args:
-      command: the script, or "-m" and a module; then its arguments.
-
-    Raises:
-      InputError: it is missing.
+    """Returns a function that runs a script in this process as Python does; it sets `sys.argv` and
+    the import path. `command`: the script, or "-m" and a module; then its arguments. Raises
+    InputError if the script is missing.
     """
     is_module, command = command[:1] == ("-m",), command[command[:1] == ("-m",) :]
     if not command:
@@ -172,7 +166,9 @@ def _of_script(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _print(found: Sequence[script_jit.Signature], values: flags.FlagValues) -> None:
-    """Prints the table of planned functions to standard error, and writes the HTML reports."""
+    """Prints the table of planned functions to standard error, and which names of --memory_budget
+    none of them has. With --analyze or --html it compiles each again, for advice or a report.
+    """
     names = {signature.event.function for signature in found}
     for name in filter(None, (text.rpartition("=")[0] for text in values.memory_budget)):
         if name not in names:
@@ -195,8 +191,8 @@ def _row(signature: script_jit.Signature, advice: str) -> tuple[str, ...]:
 
 
 def _analyzed(signature: script_jit.Signature, number: int, values: flags.FlagValues) -> str:
-    """Says what would help a function, or why that is not known; "" without --analyze and --html.
-    With --html it also writes the function's report, which has `number` in its name.
+    """Says what would help a function, or the error of finding out; "" if nothing, if it was never
+    called, or without --analyze and --html. With --html also writes its report, number `number`.
     """
     if not values.analyze and values.html is None:
         return ""

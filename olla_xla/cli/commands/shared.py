@@ -48,10 +48,8 @@ def define_compile(values: flags.FlagValues) -> None:
 
 def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
     """Reads the module of --hlo if XLA is to compile it; prepares the environment for its devices.
-    Returns None with --nocompile, or if the module has a schedule already.
-
-    Raises:
-      ModuleFormatError: the file cannot be read as a module.
+    Returns None with --nocompile, or if the module has a schedule already. Raises ModuleFormatError
+    if the file cannot be read as a module.
     """
     if not values.compile:
         return None
@@ -104,7 +102,7 @@ def define_target(
 
 
 def loaded_model(values: flags.FlagValues, progress: Progress) -> tuple[BuiltModel, Target]:
-    """Builds the model of --model, and finds the device of --target; loads JAX, for seconds."""
+    """Builds the model of --model and finds the device of --target; prepares the environment."""
     targets.prepare_environment(values.target)
     progress.stage("loading JAX and the model")
     target = targets.target(values.target)
@@ -221,9 +219,8 @@ def define_format(values: flags.FlagValues) -> None:
 
 def options(values: flags.FlagValues) -> PlanOptions:
     """Makes the planner's options from those flags that the command has; defaults for the others.
-
-    Raises:
-      LimitError: a limit is out of range. InputError: a value cannot be read.
+    If only --step_limit is given, there is no time limit. Raises LimitError for a limit out of
+    range; InputError if a value cannot be read, or --topology is given for no TPU.
     """
     names = (
         "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
@@ -250,7 +247,7 @@ def overheads(values: flags.FlagValues) -> list[float]:
 
 
 def print_table(values: flags.FlagValues, table: Table) -> None:
-    """Prints a table to stdout, as text or Markdown as --format says."""
+    """Prints a table to stdout, as text or Markdown as --format says; adds it to `--json`."""
     if values.format == "markdown":
         print(table.markdown())
     else:

@@ -58,10 +58,8 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Runs the cells (one model, batch size and so on each) without a row; prints all rows.
-    Returns the exit code: 1 if a cell failed, else 0.
-
-    Raises:
-      InputError: only one of --executor=dask and --scheduler is given.
+    Returns 1 if a cell failed, else 0. Raises InputError if only one of --executor=dask and
+    --scheduler is given, or the grid or its files cannot be used.
     """
     if (values.executor == "dask") != (values.scheduler is not None):
         raise InputError("--executor=dask and --scheduler=ADDRESS go together")
@@ -107,8 +105,7 @@ def fill(
       table: makes the table that is printed, from all rows.
       summary: makes lines that are printed below the table, from all rows.
 
-    Returns:
-      The exit code: 1 if a cell failed, else 0.
+    Returns 1, as exit code, if a cell failed in this run or an earlier one, else 0.
     """
     missing, total = journal.missing, len(journal.grid)
     with Progress() as progress:

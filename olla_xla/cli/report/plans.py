@@ -138,7 +138,7 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
 
 
 def clones_line(plan: Plan) -> str:
-    """Returns a line on recomputation: what is computed again, and the predicted time it adds."""
+    """Returns a line on recomputation: what is computed again; what time and traffic that adds."""
     what = []
     if plan.joined:
         what.append(f"{len(plan.joined)} arrays overwrite the arrays that they are computed from")

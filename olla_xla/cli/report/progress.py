@@ -62,7 +62,7 @@ class Progress:
             self._flush()
 
     def running(self) -> str:
-        """The latest line, with the seconds since the start, and since it was the latest."""
+        """Returns the latest line, with the seconds since the start, and since it was begun."""
         return str(self._phase)
 
     def _flush(self) -> None:

@@ -54,7 +54,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def change(share: float, digits: int = 1) -> str:
-    """Formats a relative change as a percentage with sign: 0.25 -> "+25.0 %", 0 -> "0.0 %"."""
+    """Formats a relative change in percent, with sign and `digits` decimals: 0.25 -> "+25.0 %"."""
     text = percent(share, digits)
     return f"+{text} %" if float(text) > 0 else f"{text} %"
 
@@ -65,7 +65,7 @@ def more(size: float, other: float) -> float:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Formats a fraction in percent, without the percent sign: 0.005 -> "0.50"; "-" for None."""
+    """Formats a fraction in percent, with `digits` decimals: 0.005 -> "0.50"; "-" for None."""
     if share is None:
         return "-"
     text = f"{100 * share:.{digits}f}"

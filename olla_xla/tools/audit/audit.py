@@ -84,9 +84,8 @@ def audit_compiled(
       donated: numbers of the donated arguments, where `lowered` is not known.
       before: path of a dumped module with whose results the executable's are compared, or None.
 
-    Raises:
-      InputError: the executable is for no CPU, GPU or TPU.
-      ModuleFormatError: `before` is no module.
+    Raises InputError for an executable of no CPU, GPU or TPU, ModuleFormatError if `before` is no
+    module.
     """
     try:
         backend = platform_of_jax(platform_of(compiled))
@@ -175,8 +174,8 @@ def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None,
 
 def promises_of(lowered: Any, arguments: int) -> Promises:
     """Reads from a lowered module, in MLIR, what is donated: (donated arguments, aliases).
-    The first are numbers of arguments, or None if XLA's module has not as many as `arguments`. The
-    second: index of a result -> number of the donated argument that JAX asked to write it over.
+    The first are numbers of arguments. The second: index of a result -> number of the donated
+    argument that JAX asked to write it over. (None, {}) if it takes not as many as `arguments`.
     """
     main: Any = next(
         f for f in lowered.body.operations if str(f.attributes["sym_name"]).strip('"') == "main"
@@ -201,7 +200,7 @@ def promises_of(lowered: Any, arguments: int) -> Promises:
 
 
 def _donated(compiled: jax.stages.Compiled) -> frozenset[int] | None:
-    """Numbers of the donated ones among an executable's arguments; None where JAX does not say."""
+    """Numbers of the donated ones among an executable's arguments; None where that is not known."""
     kept = kept_arguments(compiled)
     leaves = jax.tree.leaves(compiled.args_info)
     if kept is None or len(module_from_bytes(final_module(compiled)).entry.parameters) != len(kept):

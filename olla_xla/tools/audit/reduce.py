@@ -17,6 +17,7 @@ _MOST = 200
 
 def reduced(audit: Audit) -> Audit:
     """Removes from an audited program what its first finding does not need; audits what is left.
+    Returns the last audit that has it; `audit` itself if nothing was found.
 
     Results, instructions and updates of elements of loops' states are removed; what computes arrays
     before becomes an argument. After each removal the rest is audited; it is undone unless the

@@ -34,6 +34,7 @@ def examine(
     rows: Sequence[ModelRow], steps: int, where: str, progress: Callable[[str], None]
 ) -> Examination:
     """Examines this machine: makes all checks and runs models, each in separate processes.
+    No model is run where `where` is "gpu" and there is none.
 
     Args:
       rows: models to run. steps: of each run. where: the device that runs them, "gpu" or "cpu".

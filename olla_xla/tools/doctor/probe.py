@@ -224,7 +224,7 @@ class Examination:
     """All results of `olla_xla doctor`: versions, checks of the machine, and runs of models.
 
     Attributes:
-      made: when, in UTC. versions: of Python and of packages. machine: system, processor, devices.
+      made: when, in UTC. versions: of Python and packages. machine: system, processor, cores, GPU.
       environment: variables that JAX, XLA and this package read.
       device: kind of the device that models ran on; "" where there is none, so that none ran.
       checks: what was looked at. runs: models' steps (`ROWS`) run planned and unplanned.

@@ -257,7 +257,9 @@ def _digest(leaf: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Program of a child process: runs a request in JSON; prints the result as last line."""
+    """Program of a child process: runs a request in JSON; prints the result as last line.
+    If that raises an OllaError, prints its message in JSON instead, and returns 1.
+    """
     request = msgspec.convert(json.loads(arguments[0]), RunRequest)
     try:
         result = _run_in_turns(request) if request.turns else _run(request)

@@ -28,7 +28,7 @@ _FIND_GPU = (
 
 
 def gpu_kind() -> str:
-    """Asks a fresh process for the kind of the GPU that JAX finds; "" if it finds none."""
+    """Asks a fresh process for the kind of the GPU that JAX finds; "" for none, or if it fails."""
     run = subprocess.run(
         [sys.executable, "-c", _FIND_GPU],
         env={**os.environ, **_device_environment("gpu")},
@@ -42,7 +42,8 @@ def gpu_kind() -> str:
 
 def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Comparison:
     """Measures a step planned and unplanned, in fresh processes: outputs, memory and time.
-    Raises InputError if the model cannot be built or traced, OllaError if a process failed.
+    Raises InputError if the model cannot be built or traced, or runs less than two steps; OllaError
+    if a process failed.
 
     Args:
       request: what to run; its `planned` is overridden.

@@ -91,7 +91,7 @@ class Measured:
 
     @property
     def measured_bytes(self) -> int | None:
-        """Peak bytes in use: by a GPU's allocator, or resident in a CPU's steps; None: unknown."""
+        """Peak bytes in use: by the device's allocator, else resident in the steps; or None."""
         return self.steps_peak_bytes if self.device_peak_bytes is None else self.device_peak_bytes
 
 

@@ -44,7 +44,9 @@ def _row(cell: Cell, settings: SweepSettings, work: Work) -> dict[str, Any]:
 
 
 def planned(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
-    """Plans the step of a cell (model, batch size, ...), and returns its figures for the table."""
+    """Plans the step of a cell (model, batch size, ...), and returns its figures for the table.
+    Raises InputError if its arguments, or its planned total, exceed the target's memory.
+    """
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
 
     options = PlanOptions(
@@ -118,7 +120,8 @@ def _end_with_parent() -> None:
 
 def answer(arguments: Sequence[str], work: Work) -> int:
     """Program of a child process: does `work` for the cell (model, batch size, ...) it is given.
-    The cell, in `arguments[0]`, and its row, which is printed, are in JSON. Returns 0.
+    The cell, in `arguments[0]`, and its row, which is printed, are in JSON. Returns 0. The process
+    ends early if its parent does.
     """
     request = json.loads(arguments[0])
     settings = SweepSettings(**request.pop("settings"))
@@ -133,7 +136,7 @@ def answer(arguments: Sequence[str], work: Work) -> int:
 
 
 def _off(predicted: int, assigned: int) -> float:
-    """Relative error of a predicted total, predicted / assigned - 1; 0 if none is assigned."""
+    """Relative error of a predicted total, predicted / assigned - 1; 0.0 if assigned is 0."""
     return predicted / assigned - 1 if assigned else 0.0
 
 

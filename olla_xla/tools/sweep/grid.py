@@ -91,9 +91,8 @@ def cells(
       models, batch_sizes, target_names, optimizers, modes: as given on the command line.
       targets: the targets there are. known_modes: the modes there are.
 
-    Raises:
-      InputError: a list is empty or names something twice, a batch size is not a positive integer,
-        or there is no such target or mode. Unknown models are not found out here.
+    Raises InputError if a list is empty or names something twice, a batch size is not a positive
+    integer, or there is no such target or mode. Unknown models are not found out here.
     """
     given = {
         "models": models,
@@ -167,7 +166,9 @@ class Journal:
         return [cell for cell in self.grid if cell not in self.rows]
 
     def add(self, cell: Cell, row: Mapping[str, Any]) -> None:
-        """Adds `cell`'s row to both files of the sweep; InputError if they cannot be written."""
+        """Adds a cell's row to both files. Raises InputError if they cannot be written, ValueError
+        if the row has other columns.
+        """
         full = {**dataclasses.asdict(cell), **row}
         if unknown := set(full) - set(self._columns):
             raise ValueError(f"no columns {sorted(unknown)}")

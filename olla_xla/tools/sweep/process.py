@@ -82,8 +82,8 @@ def run_local(
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Runs cells (rows' models, batch sizes, ...); yields each with its row, as they end.
 
-    Another process is started only while `worker_bytes` are available. A cell whose process was
-    killed while others ran is run again when none does.
+    A process beside others is started only while `worker_bytes` are available. A cell whose process
+    was killed while others ran is run again when none does.
 
     Args:
       grid: what to run. settings: common to all.
