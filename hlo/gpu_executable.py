@@ -335,7 +335,7 @@ def moving_slices(body: Message) -> tuple[MovingSlice, ...]:
 
 
 def embedded_thunks(body: Message) -> list[Message]:
-    """Lists ThunkProtos that a dynamic-slice fusion runs; allocation k is its moving slice k."""
+    """Lists ThunkProtos that a dynamic-slice fusion runs; allocation k is `moving_slices`' k-th."""
     return [thunk for sequence in body.messages(_EMBEDDED) for thunk in sequence.messages(1)]
 
 

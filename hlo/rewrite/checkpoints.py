@@ -86,7 +86,7 @@ class Segments:
         return inner.integer("minimum", rest, back)
 
     def before(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the number of the segment before the iteration's, by instructions in `inner`."""
+        """Adds the number of the segment (`every` iterations) before the iteration's own; or -1."""
         here = inner.integer("add", iteration, self._missing)
         return inner.integer("add", inner.integer("divide", here, self.every), -1)
 

@@ -62,7 +62,7 @@ class FusedBody:
         return next(k for k, i in self._parameters.items() if i.id == parameter.id)
 
     def arrange(self, numbers: Mapping[int, int]) -> None:
-        """Renumbers the fused computation's parameters as in another fusion, others after those.
+        """Renumbers parameters, from 0, and so operands: in another fusion's order, others last.
 
         Args:
           numbers: id of an outside instruction -> its parameter number in another fusion.

@@ -207,7 +207,7 @@ class States:
 
 
 def _held(body: MutableComputation, gone: Iterable[int]) -> list[int]:
-    """Finds which elements `gone` of a loop's state a fusion computes beside some that stay."""
+    """Finds which elements `gone` of a loop's state a fusion computes beside results still read."""
     ends = {k: body.operands(body.root)[k] for k in gone}
     lost = {i.id for i in ends.values()}
     held = []

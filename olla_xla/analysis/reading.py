@@ -64,7 +64,7 @@ def reading(dataflow: Dataflow, value: Value) -> Reading:
 
 
 def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[Value], bool]]:
-    """For each reader of a value: (op names, values made of it, whether it only moves it)."""
+    """For each reader: (JAX op names of what uses `value` or []; values made; if it only moves)."""
     for use in value.uses:
         i = use.instruction
         results = [dataflow.at[i, k] for k, _ in i.shape.indices() if (i, k) in dataflow.at]

@@ -124,7 +124,7 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
 
 
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
-    """Writes a loop's machine code to disk (see `write`); `load` finds it by the same arguments."""
+    """Writes a loop's code for argument types `kinds` to disk (see `write`); `load` reads it."""
     header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]
     data = json.dumps(header).encode() + b"\n" + b"".join(code.images)

@@ -75,13 +75,13 @@ def live_spans(
     passes: NDArray[np.bool_],
     met: NDArray[np.bool_],
 ) -> None:
-    """Compiled loop that computes the steps over which tensors occupy memory, in place.
+    """Compiled loop that writes `spans` and `passes`: when and how tensors occupy memory.
 
     Args:
       g: the graph. position: int64 [n], the step of each operator.
-      spans: int64 [m, 2], the half-open steps over which each tensor has memory of its own.
-      passes: bool [pairs], whether a dying input's memory goes over to an output by the pair.
-      met: bool [2, m], False at first; overwritten.
+      spans: int64 [m, 2], written: half-open steps over which each tensor has memory of its own.
+      passes: bool [pairs], written: whether the output takes its input's memory, ending that span.
+      met: bool [2, m], scratch, False at first: inputs that passed on memory, outputs that got it.
     """
     _uses(g, position, spans)
     given, taken = met[0], met[1]  # a has passed its memory on; b has memory passed on to it

@@ -120,7 +120,7 @@ class AcrossCost(CostModel):
 
 
 def _between(first: float, last: float, size: float, most: float) -> float:
-    """Interpolates by log(size): `first` for sizes up to 1 or if infinite, `last` from `most`."""
+    """Interpolates log by log(size): `first` up to size 1, or if it is inf; `last` from `most`."""
     if size <= 1 or not math.isfinite(first):
         return first
     return first * (last / first) ** min(math.log(size) / math.log(most), 1.0)

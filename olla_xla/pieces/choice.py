@@ -49,8 +49,8 @@ class Cut:
         return max(self.peaks(pieces), default=0)
 
     def with_step(self, k: int, step: Region | Within) -> Cut:
-        """Returns a copy in which step `k`, a Graph of equations that run whole, is replaced by
-        `step`, which runs some of them in pieces, and Graphs of those before and after it.
+        """Returns a copy in which step `k`, a Graph, becomes up to three: `step` (equations to run
+        in pieces, or a loop, branch or checkpoint whose body has such), Graphs before and after it.
         """
         graph = step.graph
         results = set(filter(is_variable, graph.outputs))

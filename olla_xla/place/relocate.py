@@ -307,10 +307,10 @@ def _arrange(
     target_height: int,
     trial: Scratch,
 ) -> tuple[int, float]:
-    """Sets `trial.key`, by which the `taken` items that are out are repacked (least first), and
-    clears their marks. `at`: the offset at which the first one is to go, or ANYWHERE.
-    `packing`, `size` (bytes): of all items before. Returns (bytes of those taken that lay above the
-    target height, the same with their weights).
+    """Sets `trial.key`, the order (least first) in which the `taken` items that are out go back, at
+    random. The first leads if `at`, its new offset, is not ANYWHERE, else by chance. Sets their
+    `trial.mark` to False. `packing`, `size` (bytes): of all items before. Returns (those items'
+    bytes above the target height, the same with each item's times its `packing.weight`).
     """
     by, noise = np.random.randint(4), 2 * np.random.random()
     target_first = at != ANYWHERE or np.random.random() < 0.5

@@ -93,7 +93,7 @@ class Candidates:
         )
 
     def _with_callees(self, peaks: Mapping[Computation, int]) -> GraphArrays:
-        """The graph as arrays; calls of a computation take the bytes that `peaks` has for it."""
+        """Graph arrays; a call and what it reads or makes take the callee's bytes in `peaks`."""
         if all(peaks[c] == self.planned.peaks[c] for c in self.called):
             return self.arrays
         return GraphArrays.of(self.planned.lowered(self.lowered.computation, peaks).graph)

@@ -204,12 +204,12 @@ def _pass_on(
     taken: NDArray[np.bool_],
     change: NDArray[np.int64],
 ) -> None:
-    """Subtracts an operand's bytes from `change` at the step at which a result takes its memory.
+    """Lowers live bytes (`change`) by an operand's at the one step where a result takes its memory.
 
     Args:
       g: the graph. steps: the sequence of operators and clones. removed: operators not in it.
-      given, taken: bool [segments], versions of tensors whose memory was taken over, and those that
-        took some. change: int64 [steps + 1], changes of live bytes from each step to the next.
+      given, taken: bool [segments: versions of tensors], False at first; set for those whose memory
+        is taken over, and those that take some. change: int64 [steps + 1], of live bytes by step.
     """
     for x in range(len(steps.keys)):
         v, key = steps.operators[x], steps.keys[x]

@@ -247,9 +247,9 @@ class ElementExpressions(ElementNumbering):
         return {(): self.arranged(operand, before, steps, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a dynamic-update-slice, which may convert the update on a TPU.
+        """Value number of a dynamic-update-slice; an update of another type (on TPUs) is converted.
 
-        An update of a whole array has the update's number, but for elements of less than a byte.
+        That of a whole array is the update's, but for types under a byte. `effects`: not used.
         """
         array, value, *indices = (number for operand in operands for number in operand.values())
         whole, part = op.operands[0].shape, op.operands[1].shape

@@ -93,10 +93,10 @@ class ElementNumbering(Numbering):
 
     @abc.abstractmethod
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
-        """The value number of one slice of an array, flattened in row-major order.
+        """The value number of an array's slice at one index; the slice is flattened, row-major.
 
         `number`, `at`: value numbers of the array and the index. `shape`: of the array. `digit`:
-        (count, stride in elements) of the sliced dimension, in row-major order.
+        (count, stride in elements) of the sliced dimension, as if the array were row-major.
         """
 
     def term(self, *parts: bytes) -> bytes:

@@ -40,10 +40,10 @@ _EACH = frozenset(
 def note_own(
     numbering: ElementNumbering, op: Op, read: list[Numbers], result: Numbers, own: set[bytes]
 ) -> None:
-    """Adds an operation's results to `own` if the fusion that it is in computes their elements.
+    """Adds an operation's results to `own` if their bits may depend on the code of its fusion.
 
-    `read`, `result`: value numbers of its operands and its results. `own`: those that the fusion
-    computes, and does not only move.
+    `read`, `result`: value numbers of its operands and its results. `own`: such values so far:
+    the fusion computes them, and not exactly, as it would a sum of integers; or moves such ones.
     """
     if op.opcode in _PASSING or (op.opcode == "reduce-precision" and result == read[0]):
         return

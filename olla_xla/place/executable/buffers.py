@@ -198,8 +198,8 @@ class _BufferFinder:
         return self._collected()
 
     def _sequence(self, thunks: Sequence[CpuThunk], state: _State) -> _State:
-        """Follows what a sequence of thunks reads and writes. `state`: allocation -> for each byte
-        the accesses that may have written it last; may be changed. Returns the state after it.
+        """Joins the accesses of thunks, in turn, with those that may have written what they read.
+        `state`: allocation -> each byte's possible last writers; may be changed. Returns the next.
         """
         for thunk in thunks:
             if thunk.flow is Flow.LOOP:

@@ -372,7 +372,7 @@ class RecipeTable:
         return Recipe(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
     def _needs(self, owner: Instruction, but: Collection[int] = ()) -> tuple[int, ...]:
-        """Returns the value numbers of an instruction's operands, except numbers `but` of these."""
+        """Value numbers of an instruction's operands; `but`: indices of operands to leave out."""
         given = (self.body.leaves(o) for k, o in enumerate(owner.operands) if k not in but)
         return tuple(self.body.number(n.behind) for leaves in given for n in leaves.values())
 
