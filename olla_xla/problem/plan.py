@@ -38,7 +38,11 @@ class Plan(PlanFields):
         return summary.table(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a plan file atomically: no reader sees half of it. PlanFileError if it cannot."""
+        """Writes a plan file atomically: no reader sees half of it.
+
+        Raises:
+          PlanFileError: the file cannot be written.
+        """
         try:
             with written_whole(path) as beside:
                 beside.write_bytes(dumps(self))
@@ -47,7 +51,11 @@ class Plan(PlanFields):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Reads a plan file; PlanFileError if it is unreadable, none, or of another version."""
+        """Reads a plan from a plan file.
+
+        Raises:
+          PlanFileError: it cannot be read, is not a plan file, or is of another version.
+        """
         try:
             text = read_regular(path)
         except OSError as error:
