@@ -122,7 +122,8 @@ class PlanningSession:
         """Whether a plan saves too little memory and time to be compiled."""
         gain = plan.xla_predicted_bytes - plan.predicted_bytes
         least = platform(plan.target).least_gain * plan.xla_predicted_bytes
-        small = gain < least or (self._options.is_default and gain < NOTHING)
+        options = self._options.in_need(plan.xla_predicted_bytes)
+        small = gain < least or (options.is_default and gain < NOTHING)
         return outcomes.without_gain(plan) or (small and plan.overhead > -_MUCH_FASTER)
 
     @property

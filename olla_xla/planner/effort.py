@@ -133,8 +133,7 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
         return Effort(_ILP_LIMIT)
     if options.step_limit is not None:
         return Effort(_BY_STEPS)
-    is_met = options.budget_bytes is None or total <= options.budget_bytes
-    if not is_met or timing.schedule_seconds is None:
+    if not options.in_proportion or timing.schedule_seconds is None:
         return Effort(timing.longest)
     enough = max(_ENOUGH_BYTES, int(_ENOUGH_SHARE * bound))
     widest = Effort(timing.longest, enough, bound, timing.schedule_seconds)

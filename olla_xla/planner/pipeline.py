@@ -97,7 +97,9 @@ def plan_module(
             scheduled_module(module), options, target, cost, started, xla_bytes,
             alternative_orders, progress, schedule_seconds, device_bytes,
         )  # fmt: skip
-        state = _ordered(ModuleState(request, request.own))
+        start = ModuleState(request, request.own)
+        request = dataclasses.replace(request, options=options.in_need(start.before_bytes))
+        state = _ordered(dataclasses.replace(start, request=request))
         hint = 0
         if _asks_for_recomputation(state):
             state = _recomputed(state)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from typing import Any
+from typing import Any, Self
 
 from olla_xla.errors import InputError, LimitError
 
@@ -108,6 +108,15 @@ class PlanOptions:
     def is_default(self) -> bool:
         """Whether no limit, budget, overhead or "ilp" is set, so that a search may end early."""
         return self.in_proportion and not self.recomputes
+
+    def in_need(self, xla_bytes: int) -> Self:
+        """These options, or, where XLA's order meets the memory budget with a total of `xla_bytes`,
+        the same without it and without recomputation: planning is then as short as by default.
+        """
+        if self.budget_bytes is None or xla_bytes > self.budget_bytes:
+            return self
+        overhead = None if self.max_overhead is None else 0
+        return dataclasses.replace(self, memory_budget=None, max_overhead=overhead)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -52,15 +52,6 @@ def test_limits_that_were_asked_for_stand_for_themselves():
 
 
 @pytest.mark.quick
-def test_a_budget_that_xla_meets_takes_a_default_plan_s_time():
-    xla_bytes, bound = 1100 * MIB, 1000 * MIB
-    default = effort(PlanOptions(), Timing(0.1), xla_bytes, bound)
-    met, missed = (PlanOptions(memory_budget=xla_bytes - less) for less in (0, 1))
-    assert effort(met, Timing(0.1), xla_bytes, bound) == default
-    assert effort(missed, Timing(0.1), xla_bytes, bound).seconds == 20.0
-
-
-@pytest.mark.quick
 def test_a_loop_that_could_gain_little_of_it_is_left():
     found = effort(PlanOptions(), Timing(1.0), 1100 * MIB, 1000 * MIB)
     assert found.negligible(1100 * MIB) == pytest.approx(1.0 * MIB)  # a hundredth of the gap

@@ -50,6 +50,15 @@ def test_loops_that_may_gain_a_little_are_left_where_the_whole_is_near_its_bound
     assert set(plan.candidates) == {"xla"} and plan.steps == 0
     with pytest.raises(LookupError):
         planner.plan_module(module, PlanOptions(time_limit=60), target="cpu")
+    # A budget that XLA's order meets asks for no more.
+    own = plan.xla_predicted_bytes
+    for overhead in (None, 0.2):
+        met = PlanOptions(memory_budget=own, max_overhead=overhead)
+        again = planner.plan_module(module, met, target="cpu", schedule_seconds=1.0)
+        assert again.order == plan.order and again.steps == 0 and not again.loops
+    with pytest.raises(LookupError):
+        missed = PlanOptions(memory_budget=own - 1)
+        planner.plan_module(module, missed, target="cpu", schedule_seconds=1.0)
 
 
 def test_where_the_limit_is_over_nothing_is_searched(monkeypatch):
