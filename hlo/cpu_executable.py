@@ -199,8 +199,8 @@ class CpuExecutable:
         return tuple(self._thunk(thunk) for thunk in sequence.messages(1))
 
     def _thunk(self, thunk: Message) -> CpuThunk:
-        kind, number = thunk.blob(_KIND).decode(), len(self._slices)
-        name = thunk.message(_INFO).blob(1).decode()
+        kind, number = thunk.text(_KIND), len(self._slices)
+        name = thunk.message(_INFO).text(1)
         said = f"thunk {name} ({kind})"
         (field, *more) = sorted(thunk.numbers() - {_KIND, _INFO}) or (0,)
         if more or field not in {*_THUNKS, *_BUFFERS, *_FLOWS}:

@@ -143,7 +143,7 @@ def cut_down(data: bytes, names: Collection[str], decompress: Decompress) -> byt
 
 def _keep(holder: Message, number: int, names: Collection[str]) -> None:
     """Removes thunks of a field, at any depth, that do not run one of the named instructions."""
-    holder.keep(number, lambda thunk: Message(thunk.blob(1)).blob(1).decode() in names)
+    holder.keep(number, lambda thunk: Message(thunk.blob(1)).text(1) in names)
     for thunk in holder.messages(number):
         for field in thunk.numbers() & FLOWS.keys():
             body = thunk.message(field)
@@ -209,7 +209,7 @@ def _sequence(messages: list[Message]) -> tuple[GpuThunk, ...]:
 
 def _thunk(message: Message) -> GpuThunk:
     info = Message(message.blob(1))
-    name = info.blob(1).decode()
+    name = info.text(1)
     numbers = message.numbers() - {1}
     if len(numbers) != 1:
         raise HloError(f"thunk {name} has {len(numbers)} kinds, not one")
@@ -256,7 +256,7 @@ def _accesses(body: Message, fields: Mapping[int, tuple], written: tuple[int, ..
 def _text(body: Message, path: tuple[int, ...]) -> str:
     """Returns the string at the end of a path of field numbers; "" if one is missing, or for ()."""
     holder = _below(body, path[:-1])
-    return holder.blob(path[-1]).decode() if path and holder is not None else ""
+    return holder.text(path[-1]) if path and holder is not None else ""
 
 
 def _below(holder: Message, path: tuple[int, ...]) -> Message | None:

@@ -102,6 +102,13 @@ class Message:
             raise HloError(f"field {number} is not one string of bytes")
         return contents[0] if contents else b""  # pyright: ignore[reportReturnType]
 
+    def text(self, number: int) -> str:
+        """Returns the text in a field; "" if it is missing. HloError as `blob`, or if no text."""
+        try:
+            return self.blob(number).decode()
+        except UnicodeDecodeError as error:
+            raise HloError(f"field {number} is not text") from error
+
     def set_blob(self, number: int, value: bytes) -> None:
         """Replaces the bytes of a field, but adds none. Raises HloError where `blob` does."""
         self.blob(number)

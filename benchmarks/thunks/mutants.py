@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.thunks.subject import Subject
-from hlo.gpu_executable import GpuExecutable, GpuThunk
+from hlo.gpu_executable import GpuExecutable, GpuThunk, MovingSlice
 from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
 from olla_xla.check.executable.values import MemoryValue
@@ -226,6 +226,29 @@ def _arguments(subject: Subject) -> Options:
             yield partial(exchanged, "results", "outputs", a, b)
 
 
+def _iteration(subject: Subject) -> Options:
+    """A slice that moves with the iteration is another iteration's."""
+
+    def made(at: Path, row: Row, k: int, n: int, moved: MovingSlice) -> Mutant:
+        slices = list(row[k].slices)
+        slices[n] = moved
+        thunk = dataclasses.replace(row[k], slices=tuple(slices))
+        what = f"{row[k].name}: slice {n} from {moved.offset((0,))}, then {moved.offset((1,))}"
+        changed = (*row[:k], thunk, *row[k + 1 :])
+        return Mutant(what, _with(subject.executable, at, changed))
+
+    for at, row in _sequences(subject.executable.thunks):
+        for k, thunk in enumerate(row):
+            for n, cut in enumerate(thunk.slices):
+                if cut.is_cut:
+                    table = tuple(start + cut.size for start in cut.table)
+                    start = 0 if cut.start else cut.size
+                    yield partial(made, at, row, k, n, cut._replace(start=start, table=table))
+                    for stride in (0, -cut.stride, 2 * cut.stride):
+                        if stride != cut.stride and not cut.table:
+                            yield partial(made, at, row, k, n, cut._replace(stride=stride))
+
+
 def _dropped(subject: Subject) -> Options:
     """The only thunk of an instruction is missing."""
 
@@ -247,6 +270,7 @@ KINDS: dict[str, Callable[[Subject], Options]] = {
     "a start's buffer reused": _reused,
     "a done too late": _late,
     "two operands in one place": _shared,
+    "another iteration's slice": _iteration,
     "another's argument or result": _arguments,
     "a thunk dropped": _dropped,
 }

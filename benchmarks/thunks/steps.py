@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,10 +45,11 @@ def steps(names: Sequence[str], batch_sizes: Sequence[int], target: str, seed: i
     """The steps of names.
 
     Args:
-      names: a model, at each of the batch sizes, with adam; "model/batch_size/optimizer"; a step
-        over eight devices; a trainer with settings, as `benchmarks trainers` has it, with the
-        policy that keeps most; "programs:20", random ones. Of several: "zoo", "scans", "sharded",
-        "schedule" (the cases of `benchmarks schedule`).
+      names: a model, at each of the batch sizes, with adam; "model/batch_size/optimizer", or
+        "spilled/" before it, for `olla_xla.spill` of that step; a step over eight devices; a
+        trainer with settings, as `benchmarks trainers` has it, with the policy that keeps most;
+        "programs:20", random ones. Of several: "zoo", "scans", "sharded", "schedule" (the cases of
+        `benchmarks schedule`).
       batch_sizes: of the models. target: a GPU. seed: of the random programs.
 
     Raises:
@@ -71,28 +73,31 @@ def _steps(name: str, batch_sizes: Sequence[int], target: str, seed: int) -> Ite
         yield from _programs(name, target, seed)
     elif name.partition(":")[0] in TRAINERS:
         yield Step(name, lambda: _trainer(name, target))
-    elif name.count("/") == 2:
-        model, batch_size, optimizer = name.split("/")
-        if not batch_size.isdigit():
+    elif "/" in name:
+        read = re.fullmatch(r"(spilled/)?([^/]+)/(\d+)/([^/]+)", name)
+        if read is None:
             raise InputError(f"--steps: {name!r} must read model/batch_size/optimizer")
-        yield _model(model, int(batch_size), optimizer, target)
+        yield _model(read[2], int(read[3]), read[4], target, spilled=bool(read[1]))
     else:
         for batch_size in batch_sizes:
             yield _model(name, batch_size, "adam", target)
 
 
-def _model(name: str, batch_size: int, optimizer: str, target: str) -> Step:
+def _model(
+    name: str, batch_size: int, optimizer: str, target: str, *, spilled: bool = False
+) -> Step:
     def make() -> Lower:
         model = models.build(name, batch_size=batch_size, optimizer=optimizer)
+        step = olla_xla.spill(model.step) if spilled else model.step
         shapes = targets.target(target).place(model.arguments)
 
         def lower(options: PlanOptions | None) -> Any:
             with models.tracing(name):
-                return _jitted(model.step, options, **model.jit_options).lower(*shapes)
+                return _jitted(step, options, **model.jit_options).lower(*shapes)
 
         return lower
 
-    return Step(f"{name}/{batch_size}/{optimizer}", make)
+    return Step(f"{'spilled/' if spilled else ''}{name}/{batch_size}/{optimizer}", make)
 
 
 def _sharded(name: str, target: str) -> Lower:

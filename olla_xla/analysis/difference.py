@@ -153,9 +153,9 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
         return None
     kind = content.get("format", "") if isinstance(content, dict) else ""
     if kind == FORMAT:
-        if content["version"] != VERSION:
+        if (version := content.get("version")) != VERSION:
             raise InputError(
-                f"{path} has version {content['version']} of the format, but this olla_xla reads "
+                f"{path} has version {version} of the format, but this olla_xla reads "
                 f"version {VERSION}; write the file again with olla_xla analyze --json"
             )
         return Snapshot.of_analysis(content, str(path))

@@ -15,7 +15,7 @@ from olla_xla.compile.jax_private import own_module
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:complex<)?[a-z]+(\d+)")
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(complex<)?[a-z]+(\d+)")
 
 
 class StableHlo:
@@ -78,8 +78,9 @@ def _bytes(text: str, limit: int) -> int:
     """Sums the bytes of the tensor types in a text; stops once they are above the limit."""
     total = 0
     for match in _TENSOR.finditer(text):
-        dims, width = match.groups()
-        total += math.prod(int(d) for d in dims.split("x") if d) * max(int(width), 8) // 8
+        dims, parts, width = match.groups()
+        element = max(int(width), 8) // 8 * (2 if parts else 1)
+        total += math.prod(int(d) for d in dims.split("x") if d) * element
         if total > limit:
             break
     return total

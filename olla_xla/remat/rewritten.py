@@ -7,6 +7,7 @@ from hlo.rewrite.join_arrays import join_arrays
 from hlo.rewrite.loops import change_loops
 from hlo.rewrite.restack import restack
 from hlo.rewrite.sink import sink_moves
+from hlo.rewrite.slice_offsets import drop_slice_offsets
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.joined import joins
 from olla_xla.remat.loops.recipe import edits
@@ -17,7 +18,7 @@ def rewritten(module: Module, plan: Plan) -> Edit:
     pairs of a loop's arrays joined to one, loops that recompute residuals, and clones. Raises
     HloError or PlanMismatchError if the plan is of another module.
     """
-    edit = Edit(module)
+    edit, before = Edit(module), module.proto
     if plan.sunk:
         module = edit.rewrite(sink_moves, plan.sunk, plan.target).module()
         edit = Edit(module)
@@ -30,4 +31,5 @@ def rewritten(module: Module, plan: Plan) -> Edit:
         edit = Edit(module)
     if plan.loops:
         edit.rewrite(change_loops, edits(module, plan.loops, plan.target))
-    return edit.rewrite(add_clones, [Clone(*record) for record in plan.clones])
+    edit.rewrite(add_clones, [Clone(*record) for record in plan.clones])
+    return edit.rewrite(drop_slice_offsets, before)

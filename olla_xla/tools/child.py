@@ -43,5 +43,10 @@ def run_module(
     )
     last = next(reversed(run.stdout.splitlines()), "")
     error = next((x.strip() for x in reversed(run.stderr.splitlines()) if x.strip()), "")
-    answer = json.loads(last) if run.returncode == 0 and last else None
+    answer = None
+    if run.returncode == 0 and last:
+        try:
+            answer = json.loads(last)
+        except ValueError:
+            error = f"its last line is not JSON: {last[:100]}"
     return Child(run.returncode, last, error, answer)

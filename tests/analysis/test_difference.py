@@ -65,6 +65,9 @@ def test_what_cannot_be_compared(analyses, tmp_path):
     path.write_text('{"format": "olla_xla.analysis", "version": 99}')
     with pytest.raises(olla_xla.InputError, match="version 99"):
         load_snapshot(path)
+    path.write_text('{"format": "olla_xla.analysis"}')
+    with pytest.raises(olla_xla.InputError, match="version None"):
+        load_snapshot(path)
     path.write_text("HloModule x")
     assert load_snapshot(path) is None
     with pytest.raises(olla_xla.InputError, match="cannot read"):

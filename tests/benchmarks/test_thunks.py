@@ -33,7 +33,7 @@ NAMES = ("chain", "scan", "exchanged", "branches", "solved")
 
 
 @pytest.mark.cuda13
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "offloaded"])
 def test_every_fault_is_caught(name):
     subject = Subject(name, *read(name))
     assert not subject.verdict(subject.executable)

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from olla_xla.compile import stablehlo
 from olla_xla.compile.stablehlo import StableHlo
 
 _PROGRAM = """
 import jax, jax.numpy as jnp, hashlib, sys
+from olla_xla.compile import stablehlo
 from olla_xla.compile.stablehlo import StableHlo
 def step(x):
     return jnp.tanh(x) @ x
@@ -78,3 +80,7 @@ def test_large_types_are_seen_wherever_they_are(function, shapes):
     hlo = _of(function, *shapes)
     assert hlo.mentions_more(2**20 - 1)
     assert not hlo.mentions_more(2**30)
+
+
+def test_a_complex_number_is_two_numbers():
+    assert stablehlo._bytes("tensor<4x2xcomplex<f32>>, tensor<8xf16>", 2**20) == 64 + 16

@@ -22,6 +22,12 @@ pytestmark = pytest.mark.cuda13
 NAMES = [*STEPS, "exchanged"]
 
 
+def test_a_name_that_is_no_text_is_an_error():
+    assert Message(b"\x0a\x02ab").text(1) == "ab"
+    with pytest.raises(HloError, match="field 1 is not text"):
+        Message(b"\x0a\x01\xff").text(1)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_slices_are_those_that_xla_reads_back(name):
     """By jaxlib's own reader of executables, which gives every thunk and its operands."""

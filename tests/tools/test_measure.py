@@ -7,6 +7,7 @@ from olla_xla.cli.commands import measure as command
 from olla_xla.cli.commands.measure import measured_verdict, memory_table, recomputation_table
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools.child import run_module
 from olla_xla.tools.measure.processes import measure
 from olla_xla.tools.measure.records import Comparison, Recomputation, RunRequest, Variant, compare
 from tests.support.measurements import measured
@@ -125,3 +126,8 @@ def test_a_process_that_dies_is_reported(monkeypatch):
     monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "nonsense")
     with pytest.raises(OllaError, match="the unplanned process failed with exit code"):
         measure(REQUEST, print)
+
+
+def test_a_process_whose_last_line_is_not_json_is_in_trouble():
+    child = run_module("platform", "", {})
+    assert child.code == 0 and child.answer is None and "is not JSON: " in child.trouble

@@ -24,11 +24,13 @@ from olla_xla.errors import CheckError, ResultsError
 
 if TYPE_CHECKING:
     import olla_xla.check.executable.element_expressions as element_expressions
+    import olla_xla.check.executable.moving_slices as moving_slices
     import olla_xla.check.executable.thunks as thunks
     from hlo.gpu_executable import GpuExecutable
 else:
     # The larger half of the referee, which only modules with changed loops need.
     element_expressions = late("olla_xla.check.executable.element_expressions")
+    moving_slices = late("olla_xla.check.executable.moving_slices")
     thunks = late("olla_xla.check.executable.thunks")
 
 
@@ -157,6 +159,8 @@ def _run_on_bytes(
     run(program, values, places, target, _tables(program, assigned))
     if executable is not None:
         thunks.check_thunks(program, values, places, executable)
+        if wrong := moving_slices.check_moving_slices(program, executable).wrong:
+            raise CheckError(wrong[0])
     return places
 
 
