@@ -33,12 +33,12 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import VERSION, Plan
 from olla_xla.problem.whole_file import written_whole
 
-_FORMAT = 8
+_FORMAT = 9
 """Part of every key, of plans and in JAX's persistent cache; raised when plans of older versions
 must not be used again. Before 4, in-place results could overwrite operands that were still read.
-Before 6, the referee's digests depended on the channel ids of collectives. Before 7, kernels could
-have other memory patterns than in XLA's own order, and round otherwise. Before 8, the referee's
-digests did not hold how arguments lie."""
+Before 6, digests depended on collectives' channel ids. Before 7, kernels could share memory as not
+in XLA's own order, and round otherwise. Before 8, digests did not hold how arguments lie. Before 9,
+changed loops on a GPU could read slices of other iterations."""
 
 _FOLDER = "olla_xla"
 """Folder of plans in the directory of JAX's persistent compilation cache."""
